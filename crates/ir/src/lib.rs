@@ -1,1 +1,30 @@
-//! placeholder while the crate is being written
+//! The SPMD tensor graph that everything else in shardweld reads and writes.
+//!
+//! One [`Graph`] is one program that all ranks of a [`Mesh`] run. Types are local (per rank). Collectives name a
+//! [`Group`]; the ranks of *this* rank's group are derived, never stored.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`types`] | element types, dimensions, tensor types |
+//! | [`mesh`] | mesh and groups |
+//! | [`literal`] | scalars and small constants |
+//! | [`op`] | operations and their meaning |
+//! | [`infer`] | shape and dtype rules |
+//! | [`weight`] | weights by reference |
+//! | [`graph`] | the graph |
+
+pub mod graph;
+pub mod infer;
+pub mod literal;
+pub mod mesh;
+pub mod op;
+pub mod types;
+pub mod weight;
+
+pub use graph::{Graph, GraphError, Node, NodeId, Output, Value};
+pub use infer::{InferError, infer};
+pub use literal::{Literal, Scalar};
+pub use mesh::{AxisId, Group, Mesh, MeshAxis, MeshError};
+pub use op::{Binary, Collective, GatherMode, NormKind, Op, ReduceKind, ReduceOp, Unary};
+pub use types::{DType, Dim, Shape, SymbolicDim, TensorType};
+pub use weight::{Blob, BlobEntry, StridedView, Weight, WeightId, WeightView};

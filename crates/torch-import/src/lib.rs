@@ -1,1 +1,5 @@
-//! placeholder while the crate is being written
+//! torch.export programs to the SPMD IR.
+pub mod archive;
+mod error;
+pub mod schema;
+pub use error::{ImportError, Refusal};
