@@ -126,7 +126,13 @@ impl Archive {
                 CompressionMethod::Stored => Some(e.data_start()),
                 CompressionMethod::Deflated => None,
                 other => {
-                    return Err(bad(path, format!("entry {:?} is compressed with {other}; only stored and deflated entries are read", e.name())));
+                    return Err(bad(
+                        path,
+                        format!(
+                            "entry {:?} is compressed with {other}; only stored and deflated entries are read",
+                            e.name()
+                        ),
+                    ));
                 }
             };
             if e.encrypted() {
@@ -142,13 +148,17 @@ impl Archive {
             if stored_at.is_some() && e.size() != e.compressed_size() {
                 return Err(bad(
                     path,
-                    format!("stored entry {:?} gives two sizes, {} and {}", e.name(), e.size(), e.compressed_size()),
+                    format!(
+                        "stored entry {:?} gives two sizes, {} and {}",
+                        e.name(),
+                        e.size(),
+                        e.compressed_size()
+                    ),
                 ));
             }
             let name = e.name().to_owned();
             let short = name.strip_prefix(root.as_str()).unwrap_or(&name).to_owned();
-            let entry =
-                Entry { name, index, stored_at, size: e.size(), compressed: e.compressed_size() };
+            let entry = Entry { name, index, stored_at, size: e.size(), compressed: e.compressed_size() };
             if let Some(old) = entries.insert(short, entry) {
                 return Err(bad(path, format!("entry {:?} stands twice", old.name)));
             }
@@ -185,21 +195,18 @@ impl Archive {
 
     /// Reads a JSON entry, within [`MAX_JSON_BYTES`] and [`MAX_JSON_RATIO`].
     pub fn read_json(&mut self, path: &Path, entry: &Entry) -> Result<Vec<u8>, ImportError> {
-        let reader = self
-            .zip
-            .by_index(entry.index)
-            .map_err(|e| bad(path, format!("entry {:?}: {e}", entry.name)))?;
-        read_limited(path, reader, entry.compressed)
-            .map_err(|e| match e {
-                ImportError::Archive { file, reason } => {
-                    ImportError::Archive { file, reason: format!("entry {:?}: {reason}", entry.name) }
-                }
-                ImportError::Io { file, source } => ImportError::Archive {
-                    file,
-                    reason: format!("entry {:?} is damaged or truncated: {source}", entry.name),
-                },
-                other => other,
-            })
+        let reader =
+            self.zip.by_index(entry.index).map_err(|e| bad(path, format!("entry {:?}: {e}", entry.name)))?;
+        read_limited(path, reader, entry.compressed).map_err(|e| match e {
+            ImportError::Archive { file, reason } => {
+                ImportError::Archive { file, reason: format!("entry {:?}: {reason}", entry.name) }
+            }
+            ImportError::Io { file, source } => ImportError::Archive {
+                file,
+                reason: format!("entry {:?} is damaged or truncated: {source}", entry.name),
+            },
+            other => other,
+        })
     }
 }
 
@@ -233,6 +240,7 @@ fn check_entry_name(name: &str) -> Result<(), &'static str> {
 
 /// The folder that all entries are in, with its slash; empty if there is none.
 fn root_folder(names: &[String]) -> String {
-    let root = names.first().and_then(|n| n.split_once('/')).map(|(r, _)| format!("{r}/")).unwrap_or_default();
+    let root =
+        names.first().and_then(|n| n.split_once('/')).map(|(r, _)| format!("{r}/")).unwrap_or_default();
     if names.iter().all(|n| n.starts_with(&root)) { root } else { String::new() }
 }

@@ -270,7 +270,10 @@ macro_rules! union {
                         while let Some(Key($key)) = $map.next_key()? {
                             let value: Option<$ty<'a>> = $read;
                             if value.is_some() && found.is_some() {
-                                return Err(A::Error::custom(format!("a {} with a second member `{}`", $what, $key)));
+                                return Err(A::Error::custom(format!(
+                                    "a {} with a second member `{}`",
+                                    $what, $key
+                                )));
                             }
                             found = found.or(value);
                         }
@@ -376,7 +379,11 @@ fn yes() -> bool {
 
 impl<'a> StoredSpec<'a> {
     fn input(self, constant: bool) -> InputSpec<'a> {
-        InputSpec::Stored { arg: self.arg.name, fqn: self.parameter_name, constant: constant || !self.persistent }
+        InputSpec::Stored {
+            arg: self.arg.name,
+            fqn: self.parameter_name,
+            constant: constant || !self.persistent,
+        }
     }
 }
 
