@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytemuck::Pod;
 use shardweld_ir::{DType, Literal, TensorType};
 
 use crate::element::Element;
@@ -40,6 +41,19 @@ impl Tensor {
         let mut words = vec![0u64; bytes.div_ceil(8)];
         fill(bytemuck::cast_slice_mut(&mut bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..bytes]))?;
         Ok(Tensor { dtype: T::DTYPE, shape: shape.to_vec(), data: Arc::new(Buffer { words, bytes }) })
+    }
+
+    /// As [`Tensor::build`], for elements moved as unsigned integers of their size.
+    pub(crate) fn build_bits<U: Pod>(dtype: DType, shape: &[usize], fill: impl FnOnce(&mut [U])) -> Result<Tensor> {
+        let bytes = byte_len(dtype, shape)?;
+        let mut words = vec![0u64; bytes.div_ceil(8)];
+        fill(bytemuck::cast_slice_mut(&mut bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..bytes]));
+        Ok(Tensor { dtype, shape: shape.to_vec(), data: Arc::new(Buffer { words, bytes }) })
+    }
+
+    /// The elements as unsigned integers of their size.
+    pub(crate) fn bits<U: Pod>(&self) -> &[U] {
+        bytemuck::cast_slice(self.bytes())
     }
 
     /// A tensor of the given elements; an error if their number does not fit the shape.
