@@ -1,1 +1,5 @@
-//! placeholder while the crate is being written
+//! TensorRT backend.
+
+pub mod flavour;
+#[cfg(feature = "live")]
+pub mod live;
