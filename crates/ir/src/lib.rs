@@ -11,14 +11,20 @@
 //! | [`op`] | operations and their meaning |
 //! | [`infer`] | shape and dtype rules |
 //! | [`weight`] | weights by reference |
+//! | [`view`] | lazy operations on weight views |
+//! | [`store`] | weight bytes on demand |
 //! | [`graph`] | the graph |
+
+#![deny(missing_docs)]
 
 pub mod graph;
 pub mod infer;
 pub mod literal;
 pub mod mesh;
 pub mod op;
+pub mod store;
 pub mod types;
+pub mod view;
 pub mod weight;
 
 pub use graph::{Graph, GraphError, Node, NodeId, Output, Value};
@@ -26,5 +32,7 @@ pub use infer::{InferError, infer};
 pub use literal::{Literal, Scalar};
 pub use mesh::{AxisId, Group, Mesh, MeshAxis, MeshError};
 pub use op::{Binary, Collective, GatherMode, NormKind, Op, ReduceKind, ReduceOp, Unary};
+pub use store::{StoreError, WeightStore};
 pub use types::{DType, Dim, Shape, SymbolicDim, TensorType};
+pub use view::ViewError;
 pub use weight::{Blob, BlobEntry, StridedView, Weight, WeightId, WeightView};
