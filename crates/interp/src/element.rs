@@ -48,7 +48,7 @@ pub trait Element: Pod + Send + Sync {
 }
 
 macro_rules! element {
-    ($t:ty, $dtype:ident, $math:ty, |$x:ident| $widen:expr, |$y:ident| $narrow:expr $(, $slices:item $more:item)?) => {
+    ($t:ty, $dtype:ident, $math:ty, |$x:ident| $widen:expr, |$y:ident| $narrow:expr $(, { $($slices:item)* })?) => {
         impl Element for $t {
             const DTYPE: DType = DType::$dtype;
             type Math = $math;
@@ -61,7 +61,7 @@ macro_rules! element {
             fn narrow($y: $math) -> Self {
                 $narrow
             }
-            $($slices $more)?
+            $($($slices)*)?
         }
     };
 }
@@ -69,19 +69,14 @@ macro_rules! element {
 element!(f32, F32, f32, |x| x, |y| y);
 element!(f64, F64, f64, |x| x, |y| y);
 element!(bf16, BF16, f32, |x| f32::from_bits(u32::from(x.to_bits()) << 16), |y| bf16_from_f32(y));
-element!(
-    f16,
-    F16,
-    f32,
-    |x| x.to_f32(),
-    |y| f16::from_f32(y),
+element!(f16, F16, f32, |x| x.to_f32(), |y| f16::from_f32(y), {
     fn widen_slice(from: &[f16], to: &mut [f32]) {
         from.convert_to_f32_slice(to);
     }
     fn narrow_slice(from: &[f32], to: &mut [f16]) {
         to.convert_from_f32_slice(from);
     }
-);
+});
 element!(F8E4M3, F8E4M3, f32, |x| f8e4m3_to_f32(x.0), |y| F8E4M3(f8e4m3_from_f32(y)));
 element!(i64, I64, i64, |x| x, |y| y);
 element!(i32, I32, i64, |x| i64::from(x), |y| y as i32);

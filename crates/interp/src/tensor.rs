@@ -44,7 +44,11 @@ impl Tensor {
     }
 
     /// As [`Tensor::build`], for elements moved as unsigned integers of their size.
-    pub(crate) fn build_bits<U: Pod>(dtype: DType, shape: &[usize], fill: impl FnOnce(&mut [U])) -> Result<Tensor> {
+    pub(crate) fn build_bits<U: Pod>(
+        dtype: DType,
+        shape: &[usize],
+        fill: impl FnOnce(&mut [U]),
+    ) -> Result<Tensor> {
         let bytes = byte_len(dtype, shape)?;
         let mut words = vec![0u64; bytes.div_ceil(8)];
         fill(bytemuck::cast_slice_mut(&mut bytemuck::cast_slice_mut::<u64, u8>(&mut words)[..bytes]));
