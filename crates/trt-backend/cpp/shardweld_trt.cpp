@@ -113,6 +113,11 @@ nv::UnaryOperation unary(SwtUnary op) {
     case SWT_UNARY_SIN: return U::kSIN;
     case SWT_UNARY_COS: return U::kCOS;
     case SWT_UNARY_TAN: return U::kTAN;
+    case SWT_UNARY_SINH: return U::kSINH;
+    case SWT_UNARY_COSH: return U::kCOSH;
+    case SWT_UNARY_ASIN: return U::kASIN;
+    case SWT_UNARY_ACOS: return U::kACOS;
+    case SWT_UNARY_ATAN: return U::kATAN;
     case SWT_UNARY_CEIL: return U::kCEIL;
     case SWT_UNARY_FLOOR: return U::kFLOOR;
     case SWT_UNARY_ERF: return U::kERF;

@@ -1,5 +1,17 @@
-//! TensorRT backend.
+//! TensorRT backend: from an IR graph to a network trace, and from a trace to an engine, C++ source and a placement
+//! report.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`flavour`] | the two libraries and their versions |
+//! | [`trace`] | the network definition as a list of typed calls |
+//! | [`sink`] | what replays a trace |
+//! | [`live`] | the sink that builds engines with an installed library |
+//! | [`placement`] | where every collective went in the engine |
 
 pub mod flavour;
 #[cfg(feature = "live")]
 pub mod live;
+pub mod placement;
+pub mod sink;
+pub mod trace;

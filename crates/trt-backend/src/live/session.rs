@@ -73,6 +73,7 @@ pub(super) struct Session {
     api: &'static SwtApi,
     // Boxed: the callback holds its address.
     log: Box<Mutex<LogState>>,
+    engine: Option<(*const u8, usize)>,
     // Last, so that the library outlives the session.
     _library: Library,
 }
@@ -107,7 +108,7 @@ impl Session {
                 log: lock(&log).problems.clone(),
             });
         }
-        Ok(Session { raw, api, log, _library: library.clone() })
+        Ok(Session { raw, api, log, engine: None, _library: library.clone() })
     }
 
     fn error(&self) -> CallError {
@@ -352,13 +353,13 @@ impl Session {
         call!(self, nb_layers)
     }
 
-    /// Builds the engine: its bytes and the builder's listing of its layers.
+    /// Builds the engine and returns the builder's listing of its layers.
     pub(super) fn build(
-        &self,
+        &mut self,
         compute_capability: i32,
         max_threads: i32,
         progress: Option<&ProgressFn<'_>>,
-    ) -> Result<(&[u8], String), CallError> {
+    ) -> Result<String, CallError> {
         let user = progress.as_ref().map_or(std::ptr::null_mut(), |p| {
             std::ptr::from_ref::<&ProgressFn<'_>>(p).cast_mut().cast::<c_void>()
         });
@@ -370,12 +371,21 @@ impl Session {
         };
         let mut data = std::ptr::null();
         let mut size = 0usize;
+        self.engine = None;
         lock(&self.log).listing = None;
         self.checked(call!(self, build, &raw const options, &raw mut data, &raw mut size))?;
-        // SAFETY: after success the shim hands out `size` bytes that belong to the session, which `self` keeps.
-        let bytes = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), size) };
-        let listing = lock(&self.log).listing.take().unwrap_or_default();
-        Ok((bytes, listing))
+        self.engine = Some((data.cast::<u8>(), size));
+        Ok(lock(&self.log).listing.take().unwrap_or_default())
+    }
+
+    /// The bytes of the last engine built; empty if there is none.
+    pub(super) fn engine(&self) -> &[u8] {
+        match self.engine {
+            // SAFETY: the shim handed out `size` bytes that live as long as the session, or until the next build, which
+            // needs `&mut self`.
+            Some((data, size)) => unsafe { std::slice::from_raw_parts(data, size) },
+            None => &[],
+        }
     }
 }
 
