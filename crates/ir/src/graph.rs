@@ -23,7 +23,8 @@ use crate::weight::{Weight, WeightId};
 pub struct NodeId(pub(crate) NodeIndex<u32>);
 
 impl NodeId {
-    /// A number that identifies the node in its graph and grows in order of creation.
+    /// A number that identifies the node in its graph. Grows in order of creation until nodes are removed, whose numbers
+    /// are given out again.
     pub fn index(self) -> usize {
         self.0.index()
     }
@@ -126,6 +127,9 @@ pub struct Graph {
     weights: Vec<Weight>,
     names: FxHashMap<String, NodeId>,
     next_suffix: FxHashMap<String, u32>,
+    input_names: FxHashSet<String>,
+    output_names: FxHashSet<String>,
+    weight_names: FxHashSet<String>,
 }
 
 /// An edge: result `result` of the source is operand `operand` of the target.
@@ -146,6 +150,9 @@ impl Graph {
             weights: Vec::new(),
             names: FxHashMap::default(),
             next_suffix: FxHashMap::default(),
+            input_names: FxHashSet::default(),
+            output_names: FxHashSet::default(),
+            weight_names: FxHashSet::default(),
         }
     }
 
@@ -172,13 +179,6 @@ impl Graph {
             op: op.name(),
             source,
         })?;
-        if let Op::Input { name: public } = &op {
-            let taken =
-                self.inputs.iter().any(|i| matches!(&self.node(*i).op, Op::Input { name } if name == public));
-            if taken {
-                return Err(GraphError::DuplicateName { kind: "input", name: public.clone() });
-            }
-        }
         Ok(self.insert(name, op, operands, results))
     }
 
@@ -187,9 +187,7 @@ impl Graph {
     /// # Errors
     /// If the public name is taken.
     pub fn add_input(&mut self, name: &str, ty: TensorType) -> Result<NodeId, GraphError> {
-        let taken =
-            self.inputs.iter().any(|i| matches!(&self.node(*i).op, Op::Input { name: n } if n == name));
-        if taken {
+        if !self.input_names.insert(name.to_owned()) {
             return Err(GraphError::DuplicateName { kind: "input", name: name.to_owned() });
         }
         Ok(self.insert(name, Op::Input { name: name.to_owned() }, &[], vec![ty]))
@@ -230,7 +228,7 @@ impl Graph {
     /// # Errors
     /// If the name is taken.
     pub fn add_weight(&mut self, weight: Weight) -> Result<WeightId, GraphError> {
-        if self.weights.iter().any(|w| w.name == weight.name) {
+        if !self.weight_names.insert(weight.name.clone()) {
             return Err(GraphError::DuplicateName { kind: "weight", name: weight.name });
         }
         self.weights.push(weight);
@@ -267,7 +265,7 @@ impl Graph {
                 result: value.result,
             });
         }
-        if self.outputs.iter().any(|o| o.name == name) {
+        if !self.output_names.insert(name.to_owned()) {
             return Err(GraphError::DuplicateName { kind: "output", name: name.to_owned() });
         }
         self.outputs.push(Output { name: name.to_owned(), value });

@@ -14,6 +14,7 @@
 //! | [`view`] | lazy operations on weight views |
 //! | [`store`] | weight bytes on demand |
 //! | [`graph`] | the graph |
+//! | [`verify`] | the verifier |
 
 #![deny(missing_docs)]
 
@@ -24,6 +25,7 @@ pub mod mesh;
 pub mod op;
 pub mod store;
 pub mod types;
+pub mod verify;
 pub mod view;
 pub mod weight;
 
@@ -34,5 +36,6 @@ pub use mesh::{AxisId, Group, Mesh, MeshAxis, MeshError};
 pub use op::{Binary, Collective, GatherMode, NormKind, Op, ReduceKind, ReduceOp, Unary};
 pub use store::{StoreError, WeightStore};
 pub use types::{DType, Dim, Shape, SymbolicDim, TensorType};
+pub use verify::{Problem, VerifyError};
 pub use view::ViewError;
 pub use weight::{Blob, BlobEntry, StridedView, Weight, WeightId, WeightView};

@@ -18,7 +18,9 @@ pub enum ViewError {
         rank: usize,
     },
     /// A range that the dimension does not hold.
-    #[error("slice {start}..{limit} step {stride} of a dimension of {size}; expected start <= limit <= {size}, step >= 1")]
+    #[error(
+        "slice {start}..{limit} step {stride} of a dimension of {size}; expected start <= limit <= {size}, step >= 1"
+    )]
     Range {
         /// First index.
         start: u64,
@@ -38,7 +40,9 @@ pub enum ViewError {
         rank: usize,
     },
     /// A new shape with another number of elements.
-    #[error("a view of shape {found:?} cannot take the shape {expected:?}: the numbers of elements differ or overflow")]
+    #[error(
+        "a view of shape {found:?} cannot take the shape {expected:?}: the numbers of elements differ or overflow"
+    )]
     Elements {
         /// Shape of the view.
         found: Vec<u64>,
@@ -88,9 +92,8 @@ impl StridedView {
 
     fn transpose(&self, perm: &[u32]) -> Result<StridedView> {
         check_permutation(perm, self.shape.len())?;
-        let pick = |xs: &[u64]| -> Option<Vec<u64>> {
-            perm.iter().map(|&p| xs.get(p as usize).copied()).collect()
-        };
+        let pick =
+            |xs: &[u64]| -> Option<Vec<u64>> { perm.iter().map(|&p| xs.get(p as usize).copied()).collect() };
         let (Some(shape), Some(strides)) = (pick(&self.shape), pick(&self.strides)) else {
             return Err(ViewError::Overflow);
         };

@@ -151,7 +151,9 @@ impl Archive {
                 Ok(0) => break,
                 Ok(n) => n,
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(e) => return Err(self.bad(entry, e.to_string(), "deflated data with the right checksum")),
+                Err(e) => {
+                    return Err(self.bad(entry, e.to_string(), "deflated data with the right checksum"));
+                }
             };
             written += n as u64;
             if written > size {

@@ -34,7 +34,10 @@ fn walk<const N: usize>(to: &mut Target<'_>, from: &[u8], from_strides: &[u64], 
         to.data[d..d + N].copy_from_slice(&from[s..s + N]);
         return;
     };
-    let (to_step, from_step) = ((to.strides[outer.len()] as usize).wrapping_mul(N), (from_strides[outer.len()] as usize).wrapping_mul(N));
+    let (to_step, from_step) = (
+        (to.strides[outer.len()] as usize).wrapping_mul(N),
+        (from_strides[outer.len()] as usize).wrapping_mul(N),
+    );
     let mut index = vec![0u64; outer.len()];
     let (mut d, mut s) = (to.offset, at);
     loop {

@@ -189,14 +189,13 @@ impl WeightStore {
             BlobEntry::Raw { offset, len } => {
                 let bytes = map.as_ref();
                 let end = offset.checked_add(*len);
-                end.and_then(|e| bytes.get(usize::try_from(*offset).ok()?..usize::try_from(e).ok()?)).ok_or_else(
-                    || StoreError::TooShort {
+                end.and_then(|e| bytes.get(usize::try_from(*offset).ok()?..usize::try_from(e).ok()?))
+                    .ok_or_else(|| StoreError::TooShort {
                         file: blob.file.clone(),
                         entry: format!("{len} bytes from {offset}"),
                         found: bytes.len() as u64,
                         expected: end.unwrap_or(u64::MAX),
-                    },
-                )
+                    })
             }
             BlobEntry::Zip(entry) => {
                 let archive = open.archive.get_or_init(|| Archive::open(&blob.file, map.clone()));
