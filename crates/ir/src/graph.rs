@@ -12,7 +12,7 @@ use petgraph::visit::EdgeRef;
 use rustc_hash::{FxHashMap, FxHashSet};
 use thiserror::Error;
 
-use crate::infer::{InferError, infer};
+use crate::infer::{InferError, check_result, infer};
 use crate::mesh::Mesh;
 use crate::op::Op;
 use crate::types::TensorType;
@@ -185,12 +185,25 @@ impl Graph {
     /// Adds an input of the given type.
     ///
     /// # Errors
-    /// If the public name is taken.
+    /// If the public name is taken, or no tensor can have the type.
     pub fn add_input(&mut self, name: &str, ty: TensorType) -> Result<NodeId, GraphError> {
-        if !self.input_names.insert(name.to_owned()) {
-            return Err(GraphError::DuplicateName { kind: "input", name: name.to_owned() });
+        self.add_input_as(name, name, ty)
+    }
+
+    /// Adds an input whose node is called `node` and whose public name is `public`.
+    ///
+    /// # Errors
+    /// As [`Graph::add_input`].
+    pub fn add_input_as(&mut self, node: &str, public: &str, ty: TensorType) -> Result<NodeId, GraphError> {
+        check_result(&ty).map_err(|source| GraphError::Infer {
+            node: node.to_owned(),
+            op: "input",
+            source,
+        })?;
+        if !self.input_names.insert(public.to_owned()) {
+            return Err(GraphError::DuplicateName { kind: "input", name: public.to_owned() });
         }
-        Ok(self.insert(name, Op::Input { name: name.to_owned() }, &[], vec![ty]))
+        Ok(self.insert(node, Op::Input { name: public.to_owned() }, &[], vec![ty]))
     }
 
     fn insert(&mut self, name: &str, op: Op, operands: &[Value], results: Vec<TensorType>) -> NodeId {

@@ -54,16 +54,20 @@ fn attribute_error<T>(text: impl Into<String>) -> Result<T> {
 /// The first rule broken, with what was found and what was expected.
 pub fn infer(op: &Op, operands: &[&TensorType], mesh: &Mesh, weights: &[Weight]) -> Result<Vec<TensorType>> {
     let results = infer_unchecked(op, operands, mesh, weights)?;
-    for r in &results {
-        if r.rank() > MAX_RANK {
-            return shape_error(format!("result {r} has {} dimensions; at most {MAX_RANK}", r.rank()));
-        }
-        // A size that overflows can never be stored; refusing it here keeps later arithmetic safe.
-        if r.shape.as_static().is_some() && r.bytes().is_none_or(|b| b > i64::MAX as u64) {
-            return shape_error(format!("result {r} is larger than memory can be"));
-        }
-    }
+    results.iter().try_for_each(check_result)?;
     Ok(results)
+}
+
+/// What holds for the type of every value, inputs included.
+pub(crate) fn check_result(r: &TensorType) -> Result<()> {
+    if r.rank() > MAX_RANK {
+        return shape_error(format!("result {r} has {} dimensions; at most {MAX_RANK}", r.rank()));
+    }
+    // A size that overflows can never be stored; refusing it here keeps later arithmetic safe.
+    if r.shape.as_static().is_some() && r.bytes().is_none_or(|b| b > i64::MAX as u64) {
+        return shape_error(format!("result {r} is larger than memory can be"));
+    }
+    Ok(())
 }
 
 fn infer_unchecked(

@@ -15,6 +15,8 @@
 //! | [`store`] | weight bytes on demand |
 //! | [`graph`] | the graph |
 //! | [`verify`] | the verifier |
+//! | [`text`] | the text form `.swir` |
+//! | [`rebuild`] | graphs from files, trusted in nothing |
 
 #![deny(missing_docs)]
 
@@ -23,7 +25,9 @@ pub mod infer;
 pub mod literal;
 pub mod mesh;
 pub mod op;
+pub mod rebuild;
 pub mod store;
+pub mod text;
 pub mod types;
 pub mod verify;
 pub mod view;
@@ -35,6 +39,7 @@ pub use literal::{Literal, Scalar};
 pub use mesh::{AxisId, Group, Mesh, MeshAxis, MeshError};
 pub use op::{Binary, Collective, GatherMode, NormKind, Op, ReduceKind, ReduceOp, Unary};
 pub use store::{StoreError, WeightStore};
+pub use text::TextError;
 pub use types::{DType, Dim, Shape, SymbolicDim, TensorType};
 pub use verify::{Problem, VerifyError};
 pub use view::ViewError;

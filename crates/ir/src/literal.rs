@@ -208,6 +208,27 @@ pub fn encode(dtype: DType, value: Scalar) -> Option<Vec<u8>> {
     })
 }
 
+/// The number that the little-endian bytes of one element stand for; `None` for fp8, a bool that is not 0 or 1, or a wrong
+/// length.
+pub fn decode(dtype: DType, element: &[u8]) -> Option<Scalar> {
+    Some(match dtype {
+        DType::F32 => Scalar::Float(f32::from_le_bytes(element.try_into().ok()?).into()),
+        DType::F64 => Scalar::Float(f64::from_le_bytes(element.try_into().ok()?)),
+        DType::F16 => Scalar::Float(half::f16::from_le_bytes(element.try_into().ok()?).into()),
+        DType::BF16 => Scalar::Float(half::bf16::from_le_bytes(element.try_into().ok()?).into()),
+        DType::I64 => Scalar::Int(i64::from_le_bytes(element.try_into().ok()?)),
+        DType::I32 => Scalar::Int(i32::from_le_bytes(element.try_into().ok()?).into()),
+        DType::I8 => Scalar::Int(i8::from_le_bytes(element.try_into().ok()?).into()),
+        DType::U8 => Scalar::Int(u8::from_le_bytes(element.try_into().ok()?).into()),
+        DType::Bool => match element {
+            [0] => Scalar::Bool(false),
+            [1] => Scalar::Bool(true),
+            _ => return None,
+        },
+        DType::F8E4M3 => return None,
+    })
+}
+
 /// serde form of literal bytes: lower-case hexadecimal.
 mod hex {
     use std::sync::Arc;

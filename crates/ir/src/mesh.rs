@@ -8,6 +8,9 @@ use thiserror::Error;
 /// Most ranks a mesh may have; far above any machine, low enough that per-rank tables stay small.
 pub const MAX_RANKS: u64 = 65_536;
 
+/// Most axes a mesh may have; 16 of size 2 already reach [`MAX_RANKS`].
+pub const MAX_AXES: usize = 64;
+
 /// A named axis of the mesh.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MeshAxis {
@@ -40,6 +43,9 @@ pub enum MeshError {
     /// Too many ranks.
     #[error("the mesh has {0} ranks; at most {MAX_RANKS} are allowed")]
     TooManyRanks(u64),
+    /// Too many axes.
+    #[error("the mesh has {0} axes; at most {MAX_AXES} are allowed")]
+    TooManyAxes(usize),
     /// A group names an axis that the mesh does not have.
     #[error("the group names mesh axis #{axis}; the mesh has {axes} axes")]
     NoSuchAxis {
@@ -75,6 +81,9 @@ impl Mesh {
 
     /// Checks what [`Mesh::new`] checks; for meshes that came through serde.
     pub fn validate(&self) -> Result<(), MeshError> {
+        if self.axes.len() > MAX_AXES {
+            return Err(MeshError::TooManyAxes(self.axes.len()));
+        }
         let mut world = 1u64;
         for (i, a) in self.axes.iter().enumerate() {
             let good = !a.name.is_empty() && a.name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');

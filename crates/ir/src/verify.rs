@@ -256,6 +256,11 @@ fn check_weights(graph: &Graph, report: &mut Report) {
 
 fn check_shards(mesh: &Mesh, w: &Weight, report: &mut Report) {
     let mut expected = 1u64;
+    if w.over.len() > mesh.axes().len() {
+        let found = format!("{} axes", w.over.len());
+        report.add(format!("weight `{}`", w.name), found, format!("distinct axes of {mesh}"));
+        return;
+    }
     for (i, a) in w.over.iter().enumerate() {
         let twice = w.over[..i].contains(a);
         match mesh.axis_size(*a) {
@@ -289,6 +294,10 @@ fn bad_window(v: &StridedView) -> Option<(String, String)> {
     if v.shape.len() != v.strides.len() {
         let found = format!("{} strides", v.strides.len());
         return Some((found, format!("{}, one per dimension", v.shape.len())));
+    }
+    if v.blob.file.to_str().is_none() {
+        let found = format!("the file name {:?}", v.blob.file);
+        return Some((found, "a Unicode name, which text and JSON can hold".into()));
     }
     let needed = v.end().and_then(|e| e.checked_mul(v.dtype.size() as u64));
     match (needed, &v.blob.entry) {
