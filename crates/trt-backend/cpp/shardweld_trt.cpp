@@ -438,23 +438,6 @@ int32_t addGather(
     });
 }
 
-int32_t addIota(SwtSession* s, char const* name, SwtDataType t, int64_t length, int64_t start, int64_t step) {
-    return guarded(s, "addFill", [&](SwtSession& s) {
-        nv::Dims d{};
-        d.nbDims = 1;
-        d.d[0] = length;
-        auto& layer = made(s.network->addFill(d, nv::FillOperation::kLINSPACE, dtype(t)), name);
-        if (t == SWT_DTYPE_INT64) {
-            layer.setAlphaInt64(start);
-            layer.setBetaInt64(step);
-        } else {
-            layer.setAlpha(static_cast<double>(start));
-            layer.setBeta(static_cast<double>(step));
-        }
-        return keep(s, layer.getOutput(0));
-    });
-}
-
 int32_t addConvolution(SwtSession* s, char const* name, int32_t input, int32_t kernel, int32_t bias, SwtDataType type,
     SwtConvolutionDesc const* c) {
     return guarded(s, "addConvolutionNd", [&](SwtSession& s) {
@@ -560,7 +543,7 @@ int32_t build(SwtSession* s, SwtBuildOptions const* o, void const** data, size_t
 
 SwtApi const kApi = {NV_TENSORRT_MAJOR, NV_TENSORRT_MINOR, NV_TENSORRT_PATCH, NV_TENSORRT_BUILD, create, destroy,
     lastError, addInput, addConstant, addCast, addUnary, addElementWise, addActivation, addSelect, addMatmul,
-    addReduce, addSoftmax, addNormalization, addAttention, addShuffle, addSlice, addConcat, addGather, addIota,
+    addReduce, addSoftmax, addNormalization, addAttention, addShuffle, addSlice, addConcat, addGather,
     addConvolution, addCollective, markOutput, tensorType, nbLayers, build};
 
 } // namespace

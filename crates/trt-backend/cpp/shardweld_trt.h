@@ -194,9 +194,6 @@ typedef struct SwtApi {
     /* `elements`: single elements instead of whole slices. */
     int32_t (*add_gather)(
         SwtSession*, const char* name, int32_t data, int32_t indices, int32_t axis, int32_t elements);
-    /* One-dimensional: element i is start + i * step. FLOAT, INT32 and INT64 only. */
-    int32_t (*add_iota)(
-        SwtSession*, const char* name, SwtDataType, int64_t length, int64_t start, int64_t step);
     /* `bias` is -1 for none. */
     int32_t (*add_convolution)(SwtSession*, const char* name, int32_t input, int32_t kernel, int32_t bias,
         SwtDataType, const SwtConvolutionDesc*);

@@ -4,7 +4,9 @@
 //! | module | holds |
 //! |---|---|
 //! | [`flavour`] | the two libraries and their versions |
+//! | [`target`] | what a version of a library is known not to build |
 //! | [`trace`] | the network definition as a list of typed calls |
+//! | [`lower`] | from the IR to a trace, for one rank or all |
 //! | [`sink`] | what replays a trace |
 //! | [`live`] | the sink that builds engines with an installed library |
 //! | [`placement`] | where every collective went in the engine |
@@ -12,6 +14,8 @@
 pub mod flavour;
 #[cfg(feature = "live")]
 pub mod live;
+pub mod lower;
 pub mod placement;
 pub mod sink;
+pub mod target;
 pub mod trace;

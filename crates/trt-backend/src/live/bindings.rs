@@ -420,16 +420,6 @@ pub struct SwtApi {
             elements: i32,
         ) -> i32,
     >,
-    pub add_iota: ::std::option::Option<
-        unsafe extern "C" fn(
-            arg1: *mut SwtSession,
-            name: *const ::std::os::raw::c_char,
-            arg2: SwtDataType,
-            length: i64,
-            start: i64,
-            step: i64,
-        ) -> i32,
-    >,
     pub add_convolution: ::std::option::Option<
         unsafe extern "C" fn(
             arg1: *mut SwtSession,
@@ -472,7 +462,7 @@ pub struct SwtApi {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of SwtApi"][::std::mem::size_of::<SwtApi>() - 224usize];
+    ["Size of SwtApi"][::std::mem::size_of::<SwtApi>() - 216usize];
     ["Alignment of SwtApi"][::std::mem::align_of::<SwtApi>() - 8usize];
     ["Offset of field: SwtApi::header_major"][::std::mem::offset_of!(SwtApi, header_major) - 0usize];
     ["Offset of field: SwtApi::header_minor"][::std::mem::offset_of!(SwtApi, header_minor) - 4usize];
@@ -498,13 +488,12 @@ const _: () = {
     ["Offset of field: SwtApi::add_slice"][::std::mem::offset_of!(SwtApi, add_slice) - 144usize];
     ["Offset of field: SwtApi::add_concat"][::std::mem::offset_of!(SwtApi, add_concat) - 152usize];
     ["Offset of field: SwtApi::add_gather"][::std::mem::offset_of!(SwtApi, add_gather) - 160usize];
-    ["Offset of field: SwtApi::add_iota"][::std::mem::offset_of!(SwtApi, add_iota) - 168usize];
-    ["Offset of field: SwtApi::add_convolution"][::std::mem::offset_of!(SwtApi, add_convolution) - 176usize];
-    ["Offset of field: SwtApi::add_collective"][::std::mem::offset_of!(SwtApi, add_collective) - 184usize];
-    ["Offset of field: SwtApi::mark_output"][::std::mem::offset_of!(SwtApi, mark_output) - 192usize];
-    ["Offset of field: SwtApi::tensor_type"][::std::mem::offset_of!(SwtApi, tensor_type) - 200usize];
-    ["Offset of field: SwtApi::nb_layers"][::std::mem::offset_of!(SwtApi, nb_layers) - 208usize];
-    ["Offset of field: SwtApi::build"][::std::mem::offset_of!(SwtApi, build) - 216usize];
+    ["Offset of field: SwtApi::add_convolution"][::std::mem::offset_of!(SwtApi, add_convolution) - 168usize];
+    ["Offset of field: SwtApi::add_collective"][::std::mem::offset_of!(SwtApi, add_collective) - 176usize];
+    ["Offset of field: SwtApi::mark_output"][::std::mem::offset_of!(SwtApi, mark_output) - 184usize];
+    ["Offset of field: SwtApi::tensor_type"][::std::mem::offset_of!(SwtApi, tensor_type) - 192usize];
+    ["Offset of field: SwtApi::nb_layers"][::std::mem::offset_of!(SwtApi, nb_layers) - 200usize];
+    ["Offset of field: SwtApi::build"][::std::mem::offset_of!(SwtApi, build) - 208usize];
 };
 unsafe extern "C" {
     pub fn shardweld_trt_api() -> *const SwtApi;

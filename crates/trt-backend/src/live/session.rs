@@ -292,18 +292,6 @@ impl Session {
         self.checked(call!(self, add_gather, name.as_ptr(), data, indices, axis, i32::from(elements)))
     }
 
-    pub(super) fn add_iota(
-        &self,
-        name: &str,
-        dtype: SwtDataType,
-        length: i64,
-        start: i64,
-        step: i64,
-    ) -> Result<i32, CallError> {
-        let name = c_name(name)?;
-        self.checked(call!(self, add_iota, name.as_ptr(), dtype, length, start, step))
-    }
-
     pub(super) fn add_convolution(
         &self,
         name: &str,

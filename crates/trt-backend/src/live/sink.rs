@@ -231,9 +231,6 @@ fn add(s: &Session, trace: &NetworkTrace, index: usize, bytes: &[u8]) -> Result<
         Call::Gather { data, indices, axis, elements } => {
             s.add_gather(name, tensor(*data), tensor(*indices), *axis as i32, *elements)
         }
-        Call::Iota { dtype, length, start, step } => {
-            s.add_iota(name, data_type(*dtype), i64::try_from(*length).unwrap_or(i64::MAX), *start, *step)
-        }
         Call::Convolution { input, kernel, bias, stride, pre_padding, post_padding, dilation, groups } => {
             let k = dims_of_operand(*kernel);
             let desc = SwtConvolutionDesc {

@@ -246,7 +246,7 @@ fn retain(trace: &mut NetworkTrace, live: &[bool]) {
 fn renumber(call: &mut Call, map: &[TensorId]) {
     let set = |t: &mut TensorId| *t = map[t.index()];
     match call {
-        Call::Input | Call::Constant(_) | Call::Weight(_) | Call::Iota { .. } => {}
+        Call::Input | Call::Constant(_) | Call::Weight(_) => {}
         Call::Cast { input, .. }
         | Call::Unary { input, .. }
         | Call::Activation { input, .. }
@@ -417,7 +417,11 @@ fn infer(call: &Call, trace: &NetworkTrace) -> Inferred {
     let (dtype, dims) = match call {
         Call::Input | Call::Weight(_) => return Err("is added by a function of its own".into()),
         Call::Constant(literal) => literal_type(literal)?,
-        Call::Cast { input, to } => (*to, ty(*input)?.1.to_vec()),
+        Call::Cast { input, to } => {
+            let (d, dims) = ty(*input)?;
+            castable(d, *to)?;
+            (*to, dims.to_vec())
+        }
         Call::Unary { input, op } => {
             let (d, dims) = ty(*input)?;
             (unary_type(*op, d)?, dims.to_vec())
@@ -591,12 +595,6 @@ fn infer(call: &Call, trace: &NetworkTrace) -> Inferred {
                 (d, [&data[..axis], index, &data[axis + 1..]].concat())
             }
         }
-        Call::Iota { dtype, length, .. } => {
-            if !matches!(dtype, DType::F32 | DType::I32 | DType::I64) {
-                return Err(format!("fill of {dtype}, expected f32, i32 or i64"));
-            }
-            (*dtype, vec![*length])
-        }
         Call::Convolution { input, kernel, bias, stride, pre_padding, post_padding, dilation, groups } => {
             let ((d, x), (dk, k)) = (ty(*input)?, ty(*kernel)?);
             float_only(d)?;
@@ -637,6 +635,17 @@ fn infer(call: &Call, trace: &NetworkTrace) -> Inferred {
     };
     check_type(dtype, &dims)?;
     Ok((dtype, dims))
+}
+
+/// u8 converts to and from f32 and f16 only; fp8 needs quantisation, which has a scale.
+fn castable(from: DType, to: DType) -> Result<(), String> {
+    let narrow = |d| matches!(d, DType::F32 | DType::F16);
+    let ok = match (from, to) {
+        (DType::F8E4M3, _) | (_, DType::F8E4M3) => false,
+        (DType::U8, other) | (other, DType::U8) => narrow(other),
+        _ => true,
+    };
+    if ok { Ok(()) } else { Err(format!("conversion from {from} to {to}")) }
 }
 
 fn literal_type(literal: &Literal) -> Inferred {

@@ -213,17 +213,6 @@ pub enum Call {
         /// Single elements (`kELEMENT`) instead of whole slices (`kDEFAULT`).
         elements: bool,
     },
-    /// `addFill` with `kLINSPACE` in one dimension: `start + i * step`.
-    Iota {
-        /// Element type: f32, i32 or i64.
-        dtype: DType,
-        /// Length.
-        length: u64,
-        /// First value.
-        start: i64,
-        /// Difference.
-        step: i64,
-    },
     /// `addConvolutionNd` with kernel and bias as tensors.
     Convolution {
         /// Operand.
@@ -256,7 +245,7 @@ impl Call {
     /// Operands in order.
     pub fn operands(&self) -> Vec<TensorId> {
         match self {
-            Call::Input | Call::Constant(_) | Call::Weight(_) | Call::Iota { .. } => vec![],
+            Call::Input | Call::Constant(_) | Call::Weight(_) => vec![],
             Call::Cast { input, .. }
             | Call::Unary { input, .. }
             | Call::Activation { input, .. }
@@ -299,7 +288,6 @@ impl Call {
             Call::Slice { .. } => "slice",
             Call::Concat { .. } => "concat",
             Call::Gather { .. } => "gather",
-            Call::Iota { .. } => "iota",
             Call::Convolution { .. } => "convolution",
             Call::Collective { .. } => "collective",
         }

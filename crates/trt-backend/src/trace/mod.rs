@@ -11,7 +11,7 @@ pub mod name;
 use serde::{Deserialize, Serialize};
 use shardweld_ir::{DType, WeightView};
 
-pub use builder::{TraceBuilder, TraceError};
+pub use builder::{MAX_DIMS, TraceBuilder, TraceError};
 pub use call::{
     ActivationType, Call, CausalMaskKind, ElementWiseOperation, ReduceOperation, TensorId, UnaryOperation,
 };
