@@ -1,0 +1,182 @@
+//! Arithmetic of the reducing collectives on host bytes, as NCCL does it: operands in group order, each step rounded to
+//! the element type, max and min ignoring a NaN beside a number.
+
+use half::{bf16, f16};
+use shardweld_ir::ReduceOp;
+
+use crate::element::ElementType;
+
+/// Combines equally long operands, one per rank in group order.
+pub fn combine(element: ElementType, op: ReduceOp, operands: &[&[u8]]) -> Vec<u8> {
+    use ElementType::*;
+    match element {
+        I8 => ints::<i8, 1>(op, operands, i8::from_le_bytes, i8::to_le_bytes),
+        U8 => ints::<u8, 1>(op, operands, u8::from_le_bytes, u8::to_le_bytes),
+        I32 => ints::<i32, 4>(op, operands, i32::from_le_bytes, i32::to_le_bytes),
+        U32 => ints::<u32, 4>(op, operands, u32::from_le_bytes, u32::to_le_bytes),
+        I64 => ints::<i64, 8>(op, operands, i64::from_le_bytes, i64::to_le_bytes),
+        U64 => ints::<u64, 8>(op, operands, u64::from_le_bytes, u64::to_le_bytes),
+        F16 => floats(op, operands, |b| f16::from_le_bytes(b).into(), |v| f16::from_f64(v).to_le_bytes()),
+        BF16 => floats(op, operands, |b| bf16::from_le_bytes(b).into(), |v| bf16::from_f64(v).to_le_bytes()),
+        F32 => floats(op, operands, |b| f32::from_le_bytes(b).into(), |v| (v as f32).to_le_bytes()),
+        F64 => floats(op, operands, f64::from_le_bytes, f64::to_le_bytes),
+        F8E4M3 => floats(op, operands, |[b]| Fp8::E4M3.decode(b), |v| [Fp8::E4M3.encode(v)]),
+        F8E5M2 => floats(op, operands, |[b]| Fp8::E5M2.decode(b), |v| [Fp8::E5M2.encode(v)]),
+    }
+}
+
+/// Folds elementwise; `N` is the element size.
+fn fold<T: Copy, const N: usize>(
+    operands: &[&[u8]],
+    decode: impl Fn([u8; N]) -> T,
+    step: impl Fn(T, T) -> T,
+    finish: impl Fn(T) -> [u8; N],
+) -> Vec<u8> {
+    let Some((first, rest)) = operands.split_first() else { return Vec::new() };
+    let read = |bytes: &[u8], i: usize| {
+        let mut e = [0; N];
+        e.copy_from_slice(&bytes[i * N..(i + 1) * N]);
+        decode(e)
+    };
+    (0..first.len() / N)
+        .flat_map(|i| finish(rest.iter().fold(read(first, i), |acc, o| step(acc, read(o, i)))))
+        .collect()
+}
+
+/// What the integer types share.
+trait Int: Copy + Ord {
+    fn add(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    fn over(self, n: usize) -> Self;
+}
+
+macro_rules! int {
+    ($($t:ty)*) => {$(impl Int for $t {
+        fn add(self, other: Self) -> Self { self.wrapping_add(other) }
+        fn mul(self, other: Self) -> Self { self.wrapping_mul(other) }
+        fn over(self, n: usize) -> Self { <$t>::try_from(n).map_or(0, |n| self.wrapping_div(n)) }
+    })*};
+}
+int!(i8 u8 i32 u32 i64 u64);
+
+fn ints<T: Int, const N: usize>(
+    op: ReduceOp,
+    operands: &[&[u8]],
+    decode: fn([u8; N]) -> T,
+    encode: fn(T) -> [u8; N],
+) -> Vec<u8> {
+    let n = operands.len();
+    let step = move |a: T, b: T| match op {
+        ReduceOp::Sum | ReduceOp::Avg => a.add(b),
+        ReduceOp::Prod => a.mul(b),
+        ReduceOp::Max => a.max(b),
+        ReduceOp::Min => a.min(b),
+    };
+    fold(operands, decode, step, |v| encode(if op == ReduceOp::Avg { v.over(n) } else { v }))
+}
+
+/// One step in f64 and one rounding is the type's own arithmetic: 53 bits are at least twice the bits of f32 plus two.
+fn floats<const N: usize>(
+    op: ReduceOp,
+    operands: &[&[u8]],
+    decode: impl Fn([u8; N]) -> f64,
+    encode: impl Fn(f64) -> [u8; N],
+) -> Vec<u8> {
+    let n = operands.len() as f64;
+    let round = |v: f64| decode(encode(v));
+    let step = |a: f64, b: f64| match op {
+        ReduceOp::Sum | ReduceOp::Avg => round(a + b),
+        ReduceOp::Prod => round(a * b),
+        ReduceOp::Max => a.max(b),
+        ReduceOp::Min => a.min(b),
+    };
+    fold(operands, &decode, step, |v| encode(if op == ReduceOp::Avg { v / n } else { v }))
+}
+
+/// An 8-bit float format.
+#[derive(Clone, Copy)]
+struct Fp8 {
+    mantissa: i32,
+    bias: i32,
+    /// Largest finite value.
+    max: f64,
+    /// Whether the format has infinities; without them what overflows becomes NaN.
+    infinite: bool,
+}
+
+impl Fp8 {
+    const E4M3: Fp8 = Fp8 { mantissa: 3, bias: 7, max: 448.0, infinite: false };
+    const E5M2: Fp8 = Fp8 { mantissa: 2, bias: 15, max: 57344.0, infinite: true };
+
+    fn decode(self, b: u8) -> f64 {
+        let sign = if b & 0x80 == 0 { 1.0 } else { -1.0 };
+        let exponent = i32::from(b & 0x7f) >> self.mantissa;
+        let fraction = i32::from(b) & ((1 << self.mantissa) - 1);
+        let magnitude = match (self.infinite, b & 0x7f) {
+            (true, 0x7c) => f64::INFINITY,
+            (true, 0x7d..) | (false, 0x7f) => f64::NAN,
+            _ if exponent == 0 => f64::from(fraction) * 2f64.powi(1 - self.bias - self.mantissa),
+            _ => f64::from(fraction + (1 << self.mantissa)) * 2f64.powi(exponent - self.bias - self.mantissa),
+        };
+        sign * magnitude
+    }
+
+    /// Rounds to nearest, ties to even; what overflows becomes infinity, or NaN without infinities.
+    fn encode(self, v: f64) -> u8 {
+        let sign = if v.is_sign_negative() { 0x80 } else { 0 };
+        let (top, over) = if self.infinite { (0x7b, 0x7c) } else { (0x7e, 0x7f) };
+        // Halfway to the value that would follow the largest one.
+        let limit = self.max + (self.max - self.decode(top - 1)) / 2.0;
+        if v.is_nan() {
+            return sign | 0x7f;
+        }
+        if v.abs() >= limit {
+            return sign | over;
+        }
+        let distance = |b: u8| (self.decode(b) - v.abs()).abs();
+        let below = (0..=top).rev().find(|&b| self.decode(b) <= v.abs()).unwrap_or(0);
+        let above = (below + 1).min(top);
+        let up = distance(above) < distance(below) || (distance(above) == distance(below) && below & 1 == 1);
+        sign | if up { above } else { below }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fp8_value_decodes_and_encodes_to_itself() {
+        for f in [Fp8::E4M3, Fp8::E5M2] {
+            for b in 0..=255u8 {
+                let v = f.decode(b);
+                if !v.is_nan() {
+                    assert_eq!(f.encode(v), b, "{v}");
+                }
+            }
+        }
+        assert_eq!(Fp8::E4M3.decode(0x38), 1.0);
+        assert_eq!(Fp8::E5M2.decode(0x3c), 1.0);
+        assert_eq!(Fp8::E4M3.encode(17.0), Fp8::E4M3.encode(16.0), "tie to even");
+        assert_eq!(Fp8::E4M3.encode(1e9) & 0x7f, 0x7f);
+        assert_eq!(Fp8::E5M2.encode(1e9), 0x7c);
+    }
+
+    #[test]
+    fn sums_round_at_each_step_in_rank_order() {
+        let x = |v: f32| bf16::from_f32(v).to_le_bytes();
+        let (big, one) = (x(256.0), x(1.0));
+        let sum = combine(ElementType::BF16, ReduceOp::Sum, &[&big, &one, &one]);
+        assert_eq!(sum, big, "256 + 1 rounds back to 256 twice");
+        let sum = combine(ElementType::BF16, ReduceOp::Sum, &[&one, &one, &big]);
+        assert_eq!(sum, x(258.0));
+    }
+
+    #[test]
+    fn integers_wrap() {
+        let s = combine(ElementType::I8, ReduceOp::Sum, &[&[127], &[1]]);
+        assert_eq!(s, [0x80]);
+        assert_eq!(combine(ElementType::U8, ReduceOp::Min, &[&[3, 9], &[4, 2]]), [3, 2]);
+        assert_eq!(combine(ElementType::I8, ReduceOp::Max, &[&[0xff], &[1]]), [1]);
+    }
+}
