@@ -21,6 +21,7 @@ pub mod norm;
 pub mod pointwise;
 pub mod reduce;
 pub mod softmax;
+pub mod symbolic;
 pub mod tensor;
 pub mod tensor_file;
 
