@@ -16,12 +16,20 @@
 //! | [`graph`] | the graph |
 //! | [`verify`] | the verifier |
 //! | [`text`] | the text form `.swir` |
+//! | [`json`] | the JSON form |
+//! | [`dot`] | Graphviz export |
+//! | [`hash`] | hashes of graphs |
+//! | [`builder`] | a method per op for frontends |
 //! | [`rebuild`] | graphs from files, trusted in nothing |
 
 #![deny(missing_docs)]
 
+pub mod builder;
+pub mod dot;
 pub mod graph;
+pub mod hash;
 pub mod infer;
+pub mod json;
 pub mod literal;
 pub mod mesh;
 pub mod op;
@@ -33,8 +41,10 @@ pub mod verify;
 pub mod view;
 pub mod weight;
 
+pub use builder::{BuildError, Builder};
 pub use graph::{Graph, GraphError, Node, NodeId, Output, Value};
 pub use infer::{InferError, infer};
+pub use json::JsonError;
 pub use literal::{Literal, Scalar};
 pub use mesh::{AxisId, Group, Mesh, MeshAxis, MeshError};
 pub use op::{Binary, Collective, GatherMode, NormKind, Op, ReduceKind, ReduceOp, Unary};
