@@ -20,6 +20,7 @@
 //! | [`dot`] | Graphviz export |
 //! | [`hash`] | hashes of graphs |
 //! | [`builder`] | a method per op for frontends |
+//! | [`testing`] | random programs for property tests |
 //! | [`rebuild`] | graphs from files, trusted in nothing |
 
 #![deny(missing_docs)]
@@ -35,6 +36,7 @@ pub mod mesh;
 pub mod op;
 pub mod rebuild;
 pub mod store;
+pub mod testing;
 pub mod text;
 pub mod types;
 pub mod verify;
