@@ -9,9 +9,11 @@
 //! | [`lower`] | from the IR to a trace, for one rank or all |
 //! | [`sink`] | what replays a trace |
 //! | [`live`] | the sink that builds engines with an installed library |
+//! | [`interpret`] | the sink that runs traces on the CPU, and what TensorRT refuses |
 //! | [`placement`] | where every collective went in the engine |
 
 pub mod flavour;
+pub mod interpret;
 #[cfg(feature = "live")]
 pub mod live;
 pub mod lower;

@@ -264,6 +264,3 @@ fn result(call: &Call, ty: &dyn Fn(TensorId) -> Rule<Ty>) -> Rule<Ty> {
         }
     })
 }
-
-#[cfg(test)]
-mod tests;

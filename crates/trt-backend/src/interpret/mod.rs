@@ -40,8 +40,6 @@ pub mod contract;
 pub mod error;
 mod layer;
 mod schedule;
-#[cfg(test)]
-mod tests;
 
 use shardweld_interp::{Named, Tensor};
 use shardweld_ir::WeightStore;
