@@ -251,8 +251,9 @@ fn infer_unchecked(
                 return shape_error(format!("base {base} and update {update} differ in rank"));
             }
             let m = size_of(update, *dim)?;
-            let last =
-                m.checked_sub(1).map_or(Some(*start), |k| k.checked_mul(*stride)?.checked_add(*start + 1));
+            let last = m
+                .checked_sub(1)
+                .map_or(Some(*start), |k| k.checked_mul(*stride)?.checked_add(*start)?.checked_add(1));
             if *stride == 0 || last.is_none_or(|l| l > n) || *start > n {
                 return shape_error(format!(
                     "{m} elements from {start} step {stride} do not fit a dimension of {n}"
