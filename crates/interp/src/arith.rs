@@ -82,7 +82,7 @@ pub(crate) trait Real:
     fn to_f64(self) -> f64;
     /// a * b + c, rounded once.
     fn fma(self, b: Self, c: Self) -> Self;
-    /// The error function that GELU and half-precision erf use.
+    /// The error function that PyTorch's vectorised kernels use.
     fn erf_vectorised(self) -> Self;
     /// The hyperbolic tangent that GELU uses.
     fn tanh_vectorised(self) -> Self;
@@ -152,6 +152,13 @@ fn sigmoid<R: Real>(x: R) -> R {
     one / (one + (-x).via(f64::exp))
 }
 
+/// GELU by a given error function.
+#[inline(always)]
+pub(crate) fn gelu<R: Real>(x: R, erf: impl Fn(R) -> R) -> R {
+    let (half, one) = (R::from_f64(0.5), R::from_f64(1.0));
+    x * half * (one + erf(x * R::from_f64(std::f64::consts::FRAC_1_SQRT_2)))
+}
+
 fn unary_real<R: Real>(op: Unary, x: &mut [R]) -> Result<()> {
     macro_rules! each {
         (|$v:ident| $body:expr) => {
@@ -198,10 +205,7 @@ fn unary_real<R: Real>(op: Unary, x: &mut [R]) -> Result<()> {
         Unary::Sigmoid => each!(|v| sigmoid(v)),
         // x / (1 + e^-x), not x * sigmoid(x): one rounding less.
         Unary::Silu => each!(|v| v / (one + (-v).via(f64::exp))),
-        Unary::Gelu => {
-            let r = R::from_f64(std::f64::consts::FRAC_1_SQRT_2);
-            each!(|v| v * half * (one + (v * r).erf_vectorised()))
-        }
+        Unary::Gelu => each!(|v| gelu(v, |x| x.via(libm::erf))),
         Unary::GeluTanh => {
             let beta = R::from_f64(std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2);
             let kappa = R::from_f64(0.044715);

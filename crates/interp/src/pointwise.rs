@@ -29,7 +29,8 @@ pub fn unary(op: Unary, x: &Tensor) -> Result<Tensor> {
     let dtype = x.dtype();
     match (op, dtype) {
         (Unary::Not, DType::Bool) => return compare_scalar(Binary::Eq, x, Scalar::Bool(false)),
-        // PyTorch vectorises half-precision erf by another formula than the f32 one.
+        // PyTorch takes another error function for these than for f32.
+        (Unary::Gelu, DType::F16) => return map::<f16>(x, half_gelu),
         (Unary::Erf, DType::F16) => return map::<f16>(x, half_erf),
         (Unary::Erf, DType::BF16) => return map::<bf16>(x, half_erf),
         _ if op.is_predicate() => {
@@ -51,6 +52,11 @@ pub fn unary(op: Unary, x: &Tensor) -> Result<Tensor> {
 
 fn half_erf(x: &mut [f32]) -> Result<()> {
     x.iter_mut().for_each(|v| *v = v.erf_vectorised());
+    Ok(())
+}
+
+fn half_gelu(x: &mut [f32]) -> Result<()> {
+    x.iter_mut().for_each(|v| *v = arith::gelu(*v, Real::erf_vectorised));
     Ok(())
 }
 
@@ -135,6 +141,10 @@ pub fn binary(op: Binary, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.dtype() != b.dtype() {
         return Err(KernelError::MixedDTypes { op: op.name(), first: a.dtype(), second: b.dtype() });
     }
+    if op == Binary::TruncDiv && a.dtype().op_math() != a.dtype() {
+        // In half precision the quotient rounds before it is truncated.
+        return unary(Unary::Trunc, &binary(Binary::Div, a, b)?);
+    }
     let shape = broadcast_shape(op.name(), a.shape(), b.shape())?;
     with_element!(a.dtype(), T => {
         let (wide_a, wide_b);
@@ -157,7 +167,8 @@ pub fn binary(op: Binary, a: &Tensor, b: &Tensor) -> Result<Tensor> {
 
 /// Elementwise function of a tensor and a number, which is rounded only to the type computed in.
 pub fn binary_scalar(op: Binary, x: &Tensor, scalar: Scalar, scalar_first: bool) -> Result<Tensor> {
-    if op == Binary::Pow && !scalar_first && x.dtype().is_float() {
+    // PyTorch computes powers of f16 by the general function.
+    if op == Binary::Pow && !scalar_first && x.dtype().is_float() && x.dtype() != DType::F16 {
         if let Some(result) = simple_power(x, scalar.as_f64()) {
             return result;
         }

@@ -19,8 +19,10 @@ const INTERLEAVED: usize = 4;
 const LEVELS: usize = 4;
 /// Least number of terms that the first level sums, as a power of two.
 const MIN_LEVEL_POWER: u32 = 4;
-/// Columns that are summed side by side when the reduced dimension is not the innermost.
+/// Columns that are summed side by side when the reduced dimension is not the innermost,
 const COLUMNS: usize = 32;
+/// and when there are fewer columns than a vector has lanes.
+const FEW_COLUMNS: usize = 4;
 /// Below this many elements handing rows to other threads costs more than it gains.
 const PARALLEL_ELEMENTS: usize = 1 << 16;
 
@@ -72,6 +74,10 @@ fn interleaved<M: Arith, const N: usize>(len: usize, load: impl Fn(usize) -> [M;
 fn sum_row<M: Arith, const LANES: usize>(row: &[M], pairs: bool) -> M {
     let lanes = |at: usize| -> [M; LANES] { std::array::from_fn(|l| row[at + l]) };
     let width = if pairs { 2 * LANES } else { LANES };
+    if row.len() < width {
+        let [sum] = interleaved::<M, 1>(row.len(), |i| [row[i]]);
+        return sum;
+    }
     let vectors = row.len() / width;
     let by_lane = interleaved(vectors, |i| {
         let mut v = lanes(i * width);
@@ -97,13 +103,26 @@ pub(crate) fn sum_contiguous<M: Arith>(row: &[M], pairs: bool) -> M {
 
 /// Sums over the rows of a row-major matrix, one per column.
 fn sum_columns<M: Arith>(matrix: &[M], rows: usize, columns: usize, out: &mut [M]) {
-    let mut at = 0;
-    while at + COLUMNS <= columns {
-        let sums = cascade::<M, COLUMNS>(rows, |r| std::array::from_fn(|c| matrix[r * columns + at + c]));
-        out[at..at + COLUMNS].copy_from_slice(&sums);
-        at += COLUMNS;
+    fn side_by_side<M: Arith, const N: usize>(
+        matrix: &[M],
+        rows: usize,
+        columns: usize,
+        out: &mut [M],
+    ) -> usize {
+        let mut at = 0;
+        while at + N <= columns {
+            let sums = cascade::<M, N>(rows, |r| std::array::from_fn(|c| matrix[r * columns + at + c]));
+            out[at..at + N].copy_from_slice(&sums);
+            at += N;
+        }
+        at
     }
-    for c in at..columns {
+    let done = if columns < VECTOR_BYTES / M::DTYPE.size() {
+        side_by_side::<M, FEW_COLUMNS>(matrix, rows, columns, out)
+    } else {
+        side_by_side::<M, COLUMNS>(matrix, rows, columns, out)
+    };
+    for c in done..columns {
         [out[c]] = interleaved::<M, 1>(rows, |r| [matrix[r * columns + c]]);
     }
 }
@@ -185,6 +204,11 @@ where
     } else {
         kept.iter().map(|&d| x.shape()[d]).collect()
     };
+    let last_run =
+        dims.iter().rev().zip((0..).map(|i| dims[dims.len() - 1] - i)).take_while(|(d, e)| *d == e).count();
+    if kind == ReduceKind::Sum && last_run < dims.len() {
+        return sum_scattered::<T>(x, dims.split_at(dims.len() - last_run), &shape);
+    }
     // One run of neighbouring dimensions is reduced in place; others are moved to the end first.
     let adjacent = dims.windows(2).all(|w| w[1] == w[0] + 1);
     let (data, first, past) = if adjacent {
@@ -213,6 +237,28 @@ where
             out.par_chunks_mut(inner).enumerate().for_each(block);
         }
     })
+}
+
+/// Sum over dimensions that are no run of neighbours: the innermost run by itself, its sums then one after the other.
+fn sum_scattered<T: Element>(
+    x: &Tensor,
+    (outer, inner): (&[usize], &[usize]),
+    shape: &[usize],
+) -> Result<Tensor>
+where
+    T::Math: Arith,
+{
+    let wide = cast(x, T::Math::DTYPE)?;
+    let sums = reduce_as::<T::Math>(&wide, ReduceKind::Sum, inner, true)?;
+    let kept: Vec<usize> = (0..x.shape().len()).filter(|d| !outer.contains(d)).collect();
+    let rows = transpose(&sums, &[outer, &kept].concat())?;
+    let mut total = vec![T::Math::default(); shape.iter().product()];
+    if !total.is_empty() {
+        for row in rows.slice::<T::Math>().chunks_exact(total.len()) {
+            total.iter_mut().zip(row).for_each(|(t, &v)| *t = t.plus(v));
+        }
+    }
+    Tensor::build::<T>(shape, |out| T::narrow_slice(&total, out))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Softmax along one dimension, in f32 for f16 and bf16, rounded once.
+//! Softmax along one dimension, in f32 for f16 and bf16. It rounds once, except that along any dimension but the last PyTorch
+//! keeps the exponentials in the element type on the way.
 
 use crate::arith::{self, Arith, Real};
 use crate::element::{Element, with_float};
@@ -14,12 +15,12 @@ pub fn softmax(x: &Tensor, dim: u32) -> Result<Tensor> {
     let mut perm: Vec<usize> = (0..=last).collect();
     perm.swap(d, last);
     let rows = transpose(x, &perm)?;
-    let done = with_float!(x.dtype(), T => rows_of::<T>(&rows),
+    let done = with_float!(x.dtype(), T => rows_of::<T>(&rows, d != last),
         else Err(KernelError::DType { op: "softmax", dtype: x.dtype() }))?;
     transpose(&done, &perm)
 }
 
-fn rows_of<T: Element>(x: &Tensor) -> Result<Tensor>
+fn rows_of<T: Element>(x: &Tensor, rounds_twice: bool) -> Result<Tensor>
 where
     T::Math: Real + Arith,
 {
@@ -35,7 +36,10 @@ where
             let largest = row.iter().copied().reduce(arith::max).unwrap_or_default();
             row.iter_mut().for_each(|v| *v = (*v - largest).via(f64::exp));
             let total = sum_contiguous(&row, false);
-            row.iter_mut().for_each(|v| *v = *v / total);
+            row.iter_mut().for_each(|v| {
+                let e = if rounds_twice { T::narrow(*v).widen() } else { *v };
+                *v = e / total;
+            });
             T::narrow_slice(&row, out);
         }
     })
