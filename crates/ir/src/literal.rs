@@ -256,7 +256,7 @@ pub(crate) fn to_hex(data: &[u8]) -> String {
 
 pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let b = text.as_bytes();
-    if b.len() % 2 != 0 {
+    if !b.len().is_multiple_of(2) {
         return None;
     }
     b.chunks_exact(2)

@@ -97,17 +97,19 @@ impl DType {
     /// Whether every value of `self` is a value of `wide`, so that a cast there and back gives it again.
     pub const fn embeds_in(self, wide: DType) -> bool {
         use DType::*;
-        match (self, wide) {
-            (F32, F32 | F64) | (F64, F64) => true,
-            (F16, F16 | F32 | F64) | (BF16, BF16 | F32 | F64) => true,
-            (F8E4M3, F8E4M3 | F16 | BF16 | F32 | F64) => true,
-            (I64, I64) => true,
-            (I32, I32 | I64 | F64) => true,
-            (I8, I8 | I32 | I64 | F16 | BF16 | F32 | F64) => true,
-            (U8, U8 | I32 | I64 | F16 | BF16 | F32 | F64) => true,
-            (Bool, _) => true,
-            _ => false,
-        }
+        matches!(
+            (self, wide),
+            (F32, F32 | F64)
+                | (F64, F64)
+                | (F16, F16 | F32 | F64)
+                | (BF16, BF16 | F32 | F64)
+                | (F8E4M3, F8E4M3 | F16 | BF16 | F32 | F64)
+                | (I64, I64)
+                | (I32, I32 | I64 | F64)
+                | (I8, I8 | I32 | I64 | F16 | BF16 | F32 | F64)
+                | (U8, U8 | I32 | I64 | F16 | BF16 | F32 | F64)
+                | (Bool, _)
+        )
     }
 }
 

@@ -286,7 +286,7 @@ fn broken_syntax_is_refused() {
     let many =
         format!("%y = exp(%x) {}: f32[4,8]\n", (0..100).map(|i| format!("a{i}=1 ")).collect::<String>());
     let error = Graph::from_text("t", &format!("{HEAD}{many}")).unwrap_err();
-    assert!(matches!(error.kind, TextErrorKind::Limit { limit: 16, .. }), "{error}");
+    assert!(matches!(*error.kind, TextErrorKind::Limit { limit: 16, .. }), "{error}");
     for (text, message) in [
         ("", "expected `swir 1`"),
         ("swir 2\n", "expected 1"),

@@ -52,7 +52,7 @@ pub struct TextError {
     /// Column in characters, from 1.
     pub column: usize,
     /// What is wrong.
-    pub kind: TextErrorKind,
+    pub kind: Box<TextErrorKind>,
 }
 
 /// What is wrong with a text.

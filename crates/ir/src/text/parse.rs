@@ -18,7 +18,7 @@ use crate::weight::{Weight, WeightId};
 type Result<T> = std::result::Result<T, LexError>;
 
 pub(super) fn parse(file: &str, text: &str) -> std::result::Result<Graph, TextError> {
-    let error = |line: usize, column: usize, kind| TextError { file: file.to_owned(), line, column, kind };
+    let error = |line, column, kind| TextError { file: file.to_owned(), line, column, kind: Box::new(kind) };
     let limit = |found, limit, name| TextErrorKind::Limit { found, limit, name };
     if text.len() > MAX_TEXT_BYTES {
         return Err(error(1, 1, limit(text.len(), MAX_TEXT_BYTES, "MAX_TEXT_BYTES")));
