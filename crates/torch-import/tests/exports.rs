@@ -1,0 +1,186 @@
+//! The small exports that `scripts/torch/make_exports.py` makes: every form is imported and run, and compared with what eager torch computed.
+
+use std::path::{Path, PathBuf};
+
+use shardweld_interp::{Named, Tensor, distance, run, tensor_file};
+use shardweld_ir::{Collective, Graph, Op, ReduceOp, WeightStore};
+use shardweld_torch::{Groups, ImportError, Source, load};
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+}
+
+fn import(file: &str) -> Result<Graph, ImportError> {
+    load(&[Source::for_all(data(file))], None, &WeightStore::new())
+}
+
+/// Largest error that a result may have, in units in the last place of its type, where only rounding differs.
+const MAX_ULP: u64 = 8;
+/// Absolute error below which units in the last place do not count: sums that cancel.
+const SMALL: f64 = 4e-6;
+
+/// Runs an export on eager torch's inputs and lists the outputs that are not what torch computed.
+fn differences(case: &str, file: &str) -> Vec<String> {
+    let graph = match import(file) {
+        Ok(g) => g,
+        Err(e) => return vec![format!("{file}: {e}")],
+    };
+    if let Err(e) = graph.verify() {
+        return vec![format!("{file}: {e}")];
+    }
+    let io = tensor_file::read(&data(&format!("{case}.io.safetensors"))).unwrap();
+    let pick = |prefix: &str| -> Named<Tensor> {
+        io.iter().filter_map(|(k, t)| Some((k.strip_prefix(prefix)?.to_owned(), t.clone()))).collect()
+    };
+    let expected = pick("out/");
+    let outputs: Vec<String> = graph.outputs().iter().map(|o| o.name.clone()).collect();
+    assert_eq!(outputs.len(), expected.len(), "{file}");
+    let found = match run(&graph, &WeightStore::new(), &[pick("in/")]) {
+        Ok(mut ranks) => ranks.remove(0),
+        Err(e) => return vec![format!("{file}: {e}")],
+    };
+    let mut bad = Vec::new();
+    for (i, name) in outputs.iter().enumerate() {
+        match distance(&found[name], &expected[&i.to_string()]) {
+            Ok(d) if d.nan_mismatches == 0 && (d.max_ulp <= MAX_ULP || d.max_abs <= SMALL) => {}
+            Ok(d) => bad.push(format!("{file}: output {i} `{name}` {}: {d:?}", found[name].ty())),
+            Err(e) => bad.push(format!("{file}: output {i} `{name}`: {e}")),
+        }
+    }
+    bad
+}
+
+fn agrees(case: &str, archive: bool) {
+    let as_exported = if archive { format!("{case}.pt2") } else { format!("{case}.model.json.gz") };
+    let files = [as_exported, format!("{case}.functional.model.json.gz"), format!("{case}.core.model.json.gz")];
+    let with_weights = if archive { 1 } else { files.len() };
+    let bad: Vec<String> = files[..with_weights].iter().flat_map(|f| differences(case, f)).collect();
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+    for f in &files[with_weights..] {
+        import(f).unwrap().verify().unwrap();
+    }
+}
+
+#[test]
+fn writes_through_views() {
+    agrees("writes_through_views", false);
+}
+
+#[test]
+fn copies_are_no_views() {
+    agrees("copies_are_no_views", false);
+}
+
+#[test]
+fn type_promotion() {
+    agrees("promotion", false);
+}
+
+#[test]
+fn pointwise() {
+    agrees("pointwise", false);
+}
+
+#[test]
+fn reductions() {
+    agrees("reductions", false);
+}
+
+#[test]
+fn shapes() {
+    agrees("shapes", false);
+}
+
+#[test]
+fn network() {
+    agrees("network", true);
+}
+
+fn with_groups(file: &str) -> Result<Graph, ImportError> {
+    let groups = Groups::read(&[data("groups.json")]).unwrap();
+    load(&[Source::for_all(data(file))], Some(&groups), &WeightStore::new())
+}
+
+/// Collectives of a graph as text, in program order.
+fn collectives(g: &Graph) -> Vec<String> {
+    g.order()
+        .unwrap()
+        .into_iter()
+        .filter_map(|id| {
+            let n = g.node(id);
+            let (kind, group) = n.op.collective()?;
+            Some(format!("{} {kind:?} {:?}", n.sources.join("+"), group.members(g.mesh(), 1)))
+        })
+        .collect()
+}
+
+#[test]
+fn collectives_of_every_kind() {
+    for form in ["", ".functional", ".core"] {
+        let g = with_groups(&format!("collectives{form}.model.json.gz")).unwrap();
+        g.verify().unwrap();
+        let found = collectives(&g);
+        // 1 + 1 + three coalesced pairs + reduce_scatter, broadcast, two all_to_all, all_reduce: waits add none.
+        assert_eq!(found.len(), 13, "{found:#?}");
+        assert!(found.iter().any(|c| c.contains("Broadcast { root: 1 } [0, 1]")), "{found:#?}");
+        assert!(found.iter().any(|c| c.contains("AllGather { dim: 0 } [1, 3]")), "{found:#?}");
+        assert!(found.iter().any(|c| c.contains("op: Prod")), "{found:#?}");
+    }
+}
+
+#[test]
+fn collectives_in_place_write_their_operand() {
+    let g = with_groups("collectives_in_place.model.json.gz").unwrap();
+    g.verify().unwrap();
+    let producer = |i: usize| g.node(g.outputs()[i].value.node).op.clone();
+    assert!(matches!(producer(0), Op::UpdateSlice { dim: 1, start: 0, stride: 1 }), "{:?}", producer(0));
+    let reduced = |op: &Op| matches!(op, Op::Collective { kind: Collective::AllReduce { op: ReduceOp::Min, .. }, .. });
+    assert!(reduced(&producer(1)) && reduced(&producer(2)));
+    assert!(matches!(producer(3), Op::Collective { kind: Collective::AllGather { dim: 0 }, .. }));
+    assert!(matches!(producer(4), Op::Collective { kind: Collective::Broadcast { root: 0 }, .. }));
+}
+
+/// The error of an import that must fail, with the words that it must contain.
+#[track_caller]
+fn refused(result: Result<Graph, ImportError>, words: &[&str]) {
+    let e = result.expect_err("the import must be refused").to_string();
+    for w in words {
+        assert!(e.contains(w), "`{w}` is not in: {e}");
+    }
+}
+
+#[test]
+fn uneven_all_to_all_is_refused() {
+    refused(with_groups("uneven_all_to_all.model.json.gz"), &["all_to_all_single", "uneven", "[1, 3]"]);
+}
+
+#[test]
+fn collectives_without_a_side_file_are_refused() {
+    refused(import("collectives.model.json.gz"), &["group `3`", "--groups", "node `all_reduce`"]);
+}
+
+#[test]
+fn unknown_ops_are_all_listed() {
+    let words = ["linalg_inv", "sort", "fft_fft", "node `", "3 nodes"];
+    refused(import("unknown_ops.model.json.gz"), &words);
+}
+
+#[test]
+fn symbolic_sizes_are_refused_by_name() {
+    refused(import("symbolic.model.json.gz"), &["`x`", "[s77, 6]", "static shapes"]);
+}
+
+#[test]
+fn unknown_element_types_are_refused_by_name() {
+    refused(import("unknown_dtype.model.json.gz"), &["`x`", "float8_e5m2"]);
+}
+
+#[test]
+fn writes_to_an_input_are_refused() {
+    refused(import("writes_to_input.model.json.gz"), &["add_", "program input `x`"]);
+}
+
+#[test]
+fn writes_through_a_view_that_cannot_be_undone_are_refused() {
+    refused(import("writes_to_expanded.model.json.gz"), &["diagonal"]);
+}
