@@ -10,8 +10,13 @@
 //! | [`sink`] | what replays a trace |
 //! | [`live`] | the sink that builds engines with an installed library |
 //! | [`interpret`] | the sink that runs traces on the CPU, and what TensorRT refuses |
+//! | [`build`] | all engines of a program, in parallel |
+//! | [`cpp`] | the sink that writes C++ source |
 //! | [`placement`] | where every collective went in the engine |
 
+#[cfg(feature = "live")]
+pub mod build;
+pub mod cpp;
 pub mod flavour;
 pub mod interpret;
 #[cfg(feature = "live")]

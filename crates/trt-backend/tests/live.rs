@@ -263,6 +263,13 @@ fn attention_of_every_shape_builds() {
             let y = p.add(name, op, &operands);
             p.output(y);
         }
+        // A product with a number that something else uses too made the builder crash.
+        let half = Op::BinaryScalar { op: Binary::Mul, scalar: Scalar::Float(0.5), scalar_first: false };
+        let scaled = p.add("scaled", half, &[q]);
+        let unscaled = Op::Attention { scale: Scalar::Float(1.0), causal: false, mask: false };
+        let y = p.add("pre_scaled", unscaled, &[scaled, k, v]);
+        p.output(y);
+        p.output(scaled);
         let q3 = p.input("q3", dtype, &[3, 5, 16]);
         let y = p.add("three", op(false, false), &[q3, q3, q3]);
         p.output(y);

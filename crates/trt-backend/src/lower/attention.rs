@@ -16,7 +16,8 @@ impl Lowerer<'_> {
         let (q_dims, v_dims) = (self.dims(x[0])?, self.dims(x[2])?);
         let rank = q_dims.len();
         let whole = self.four(at, x[0])?;
-        let query = self.scaled(at, whole, scale.as_f64())?;
+        let whole = self.materialise(at, whole)?;
+        let query = self.scaled(at, whole, scale)?;
         let (key, value) = (self.four(at, x[1])?, self.four(at, x[2])?);
         let (key, value) = (self.materialise(at, key)?, self.materialise(at, value)?);
         let (tokens, keys) = (self.b.ty(query).1[2], self.b.ty(key).1[2]);
@@ -33,7 +34,7 @@ impl Lowerer<'_> {
                 mask = Some(self.with_causal(at, query, mask, tokens, keys)?);
             }
         }
-        let out = if same_size {
+        let out = if same_size && !self.is_scaled_by_number(query) {
             self.emit(at, Call::Attention { query, key, value, mask, causal: kind })?
         } else {
             self.spelled_out(at, query, key, value, mask)?
@@ -48,6 +49,35 @@ impl Lowerer<'_> {
         let view = Lazy::View(View::of(out, self.b.ty(out).1));
         let lazy = self.shuffle_lazy(at, view, Step::Reshape(dims))?;
         self.materialise(at, lazy)
+    }
+
+    /// Whether a tensor is a product with a single number. The builder of TensorRT-RTX 1.7.1 takes that into its attention
+    /// kernel, and crashes if the product has another user.
+    fn is_scaled_by_number(&self, t: TensorId) -> bool {
+        let number = |t: &TensorId| {
+            matches!(self.b.call(*t), Call::Constant(c) if c.ty.shape.elements() == Some(1))
+        };
+        matches!(self.b.call(t), Call::ElementWise { a, b, op: E::Prod | E::Div } if number(a) || number(b))
+    }
+
+    /// The query times a number, in its own type. The number stands in a vector, because of [`Self::is_scaled_by_number`].
+    fn scaled(&mut self, at: &At, query: TensorId, factor: Scalar) -> Made {
+        if factor.as_f64() == 1.0 {
+            return Ok(query);
+        }
+        let (dtype, rank) = (self.b.ty(query).0, self.b.ty(query).1.len());
+        let (a, dtype) = if super::pointwise::is_exact(dtype, factor) {
+            (query, dtype)
+        } else {
+            (self.cast(at, query, dtype.op_math())?, dtype.op_math())
+        };
+        let mut dims = vec![1; rank];
+        dims[rank - 1] = *self.b.ty(query).1.last().unwrap_or(&1);
+        let b = shardweld_ir::Literal::full(TensorType::new(dtype, &dims), factor).ok_or_else(too_large)?;
+        let b = self.emit(at, Call::Constant(b))?;
+        let call = Call::ElementWise { a, b, op: E::Prod };
+        let product = self.emit(at, call)?;
+        self.cast(at, product, self.b.ty(query).0)
     }
 
     /// A value as `[batch, heads, tokens, size]`: missing dimensions are 1, spare batch dimensions merge.

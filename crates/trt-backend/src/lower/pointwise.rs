@@ -344,7 +344,7 @@ impl Lowerer<'_> {
 }
 
 /// Whether the type holds the number exactly.
-fn is_exact(dtype: DType, value: Scalar) -> bool {
+pub(super) fn is_exact(dtype: DType, value: Scalar) -> bool {
     let x = value.as_f64();
     match dtype {
         DType::F16 => half::f16::from_f64(x).to_f64() == x || x.is_nan(),

@@ -2,7 +2,6 @@
 
 use shardweld_ir::{DType, NormKind, ReduceKind, Scalar, Value};
 
-use super::lazy::Lazy;
 use super::{At, Lowerer, Made};
 use crate::trace::{Call, ElementWiseOperation as E, ReduceOperation, TensorId, UnaryOperation};
 
@@ -95,14 +94,5 @@ impl Lowerer<'_> {
                 Ok(y)
             }),
         }
-    }
-
-    /// A constant number times a value, in the value's type.
-    pub(super) fn scaled(&mut self, at: &At, x: Lazy, factor: f64) -> Made {
-        let t = self.materialise(at, x)?;
-        if factor == 1.0 {
-            return Ok(t);
-        }
-        self.binary_scalar(at, shardweld_ir::Binary::Mul, t, Scalar::Float(factor), false)
     }
 }
