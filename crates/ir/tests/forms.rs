@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use shardweld_ir::testing::{ProgramOptions, Rng, random_program};
 use shardweld_ir::text::TextErrorKind;
 use shardweld_ir::{
-    Binary, DType, Dim, Graph, Literal, Mesh, Op, Scalar, Shape, SymbolicDim, TensorType, Unary, Value,
+    AxisId, Binary, DType, Dim, Graph, Group, Literal, Mesh, Op, Scalar, Shape, SymbolicDim, TensorType,
+    Unary, Value, Weight, WeightView,
 };
 
 fn random(seed: u64) -> Graph {
@@ -204,6 +205,18 @@ fn odd_names_and_values_round_trip() {
     let ty = TensorType { dtype: DType::BF16, shape: Shape(vec![symbol, Dim::Static(4)]) };
     let s = g.add_input("dynamic", ty).unwrap();
     g.add("e", Op::Unary(Unary::Exp), &[s.into()]).unwrap();
+    let axes: Vec<AxisId> = [2, 1, 0].map(AxisId).to_vec();
+    let r = g.add_input("r", TensorType::new(DType::F32, &[4])).unwrap();
+    g.add("o", Op::OwnSlice { dim: 0, group: Group::Axes(axes.clone()) }, &[r.into()]).unwrap();
+    let weight = Weight {
+        name: odd.concat(),
+        ty: TensorType::new(DType::F32, &[1]),
+        over: axes,
+        shards: vec![WeightView::Absent; 4],
+    };
+    let id = g.add_weight(weight).unwrap();
+    g.add("w", Op::Weight(id), &[]).unwrap();
+    g.verify().unwrap();
     round_trips(&g);
 }
 

@@ -383,8 +383,16 @@ impl Generator<'_> {
         let x = self.value(|t| t.dtype.is_float() && t.rank() >= 2)?;
         let (ty, dims) = (self.ty(x), self.dims(x));
         let last = *dims.last()?;
-        match self.rng.below(5) {
-            0 | 1 => {
+        match self.rng.below(6) {
+            0 => {
+                // Two values of the pool, with the last dimension of both contracted.
+                let fits = |t: &TensorType| {
+                    t.dtype == ty.dtype && t.rank() >= 2 && t.shape.0.last() == ty.shape.0.last()
+                };
+                let y = self.value(fits)?;
+                self.push(Op::MatMul { transpose_a: false, transpose_b: true }, &[x, y])
+            }
+            1 => {
                 let n = *self.rng.pick(&SIZES)?;
                 let transpose_b = self.rng.one_in(2);
                 let b = self.literal(ty.dtype, &if transpose_b { [n, last] } else { [last, n] })?;
@@ -423,8 +431,14 @@ impl Generator<'_> {
             }
             _ => {
                 let kv = self.value(|t| *t == ty)?;
-                let causal = self.rng.one_in(3);
-                self.push(Op::Attention { scale: Scalar::Float(0.5), causal, mask: false }, &[x, kv, kv])
+                let (causal, mask) = (self.rng.one_in(3), self.rng.one_in(3));
+                let mut operands = vec![x, kv, kv];
+                if mask {
+                    let mut shape = vec![1; dims.len()];
+                    shape[dims.len() - 2..].fill(dims[dims.len() - 2]);
+                    operands.push(self.literal(ty.dtype, &shape)?);
+                }
+                self.push(Op::Attention { scale: Scalar::Float(0.5), causal, mask }, &operands)
             }
         }
     }
