@@ -130,6 +130,8 @@ fn write_back(ssa: &mut Ssa, mesh: &Mesh, op: &Op, old: Val, new: Val) -> Refuse
         Op::Slice { dim, start, stride, .. } => {
             ssa.add(mesh, Op::UpdateSlice { dim: *dim, start: *start, stride: *stride }, &[old, new])
         }
-        other => Err(format!("writes in place through a view by `{}`, which several elements share", other.name())),
+        other => {
+            Err(format!("writes in place through a view by `{}`, which several elements share", other.name()))
+        }
     }
 }

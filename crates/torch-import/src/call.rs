@@ -11,7 +11,8 @@ use crate::schema::{Argument, Node, Text, scalar_type_name};
 pub(crate) type Refused<T> = Result<T, String>;
 
 /// Arguments that say where and how a tensor is stored, never what it holds.
-const PLACEMENT: &[&str] = &["device", "layout", "pin_memory", "memory_format", "non_blocking", "requires_grad"];
+const PLACEMENT: &[&str] =
+    &["device", "layout", "pin_memory", "memory_format", "non_blocking", "requires_grad"];
 
 /// Most arguments of a call; the read record is a bit set.
 const MAX_ARGUMENTS: usize = 64;
@@ -96,9 +97,9 @@ impl<'p> Call<'p> {
 
     fn wrong<T>(&self, name: &str, expected: &str, found: &Argument) -> Refused<T> {
         match found {
-            Argument::Symbolic(s) => {
-                Err(format!("argument `{name}` is the symbolic number `{s}`; only static shapes are imported"))
-            }
+            Argument::Symbolic(s) => Err(format!(
+                "argument `{name}` is the symbolic number `{s}`; only static shapes are imported"
+            )),
             other => Err(format!("argument `{name}` is {other:?}, expected {expected}")),
         }
     }

@@ -1,7 +1,9 @@
 //! What the handlers of single ops work with: the list that grows, the tensors bound so far, and torch's rules for casts and broadcasting.
 
 use rustc_hash::FxHashMap;
-use shardweld_ir::{Binary, DType, Dim, Group, Literal, Mesh, Op, ReduceKind, Scalar, Shape, TensorType, Unary};
+use shardweld_ir::{
+    Binary, DType, Dim, Group, Literal, Mesh, Op, ReduceKind, Scalar, Shape, TensorType, Unary,
+};
 
 use crate::{
     alias::{Aliases, TensorId},
@@ -86,13 +88,17 @@ impl<'p> Cx<'p> {
 
     /// A tensor argument that must be given, as a tensor.
     pub fn tensor(&self, call: &Call<'p>, arg: &str) -> Refused<TensorId> {
-        Ok(self.tensor_arg(call, arg)?.ok_or_else(|| format!("argument `{arg}` is missing, expected a tensor"))?.1)
+        Ok(self
+            .tensor_arg(call, arg)?
+            .ok_or_else(|| format!("argument `{arg}` is missing, expected a tensor"))?
+            .1)
     }
 
     /// The recorded layout of a tensor argument.
     pub fn meta(&self, call: &Call<'p>, arg: &str) -> Refused<&'p TensorMeta> {
-        let (name, _) =
-            self.tensor_arg(call, arg)?.ok_or_else(|| format!("argument `{arg}` is missing, expected a tensor"))?;
+        let (name, _) = self
+            .tensor_arg(call, arg)?
+            .ok_or_else(|| format!("argument `{arg}` is missing, expected a tensor"))?;
         self.metas.get(name).ok_or_else(|| format!("the graph records no type for `{name}`"))
     }
 

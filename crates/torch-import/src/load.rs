@@ -70,8 +70,10 @@ pub fn load(sources: &[Source], groups: Option<&Groups>, store: &WeightStore) ->
     let programs = loaded.into_iter().collect::<Result<Vec<_>, _>>()?;
     let first = programs.first().ok_or_else(|| ImportError::Ranks("no program was given".into()))?;
     let side = groups.map(Groups::file);
-    let inputs = public_names(side, "inputs", groups.and_then(|g| g.inputs.as_deref()), &first.inputs, &first.ssa)?;
-    let outputs = public_names(side, "outputs", groups.and_then(|g| g.outputs.as_deref()), &first.outputs, &first.ssa)?;
+    let inputs =
+        public_names(side, "inputs", groups.and_then(|g| g.inputs.as_deref()), &first.inputs, &first.ssa)?;
+    let outputs =
+        public_names(side, "outputs", groups.and_then(|g| g.outputs.as_deref()), &first.outputs, &first.ssa)?;
     let name = stem(&first.file);
     let mut graph = unify(&name, &mesh, &programs, &inputs, &outputs, store)?;
     graph.remove_dead();
@@ -81,8 +83,10 @@ pub fn load(sources: &[Source], groups: Option<&Groups>, store: &WeightStore) ->
 /// Ranks of each source; together each rank once.
 fn assign(sources: &[Source], mesh: &Mesh) -> Result<Vec<Vec<u32>>, ImportError> {
     let world = mesh.world_size();
-    let all: Vec<Vec<u32>> =
-        sources.iter().map(|s| if s.ranks.is_empty() { (0..world).collect() } else { s.ranks.clone() }).collect();
+    let all: Vec<Vec<u32>> = sources
+        .iter()
+        .map(|s| if s.ranks.is_empty() { (0..world).collect() } else { s.ranks.clone() })
+        .collect();
     let mut owner: Vec<Option<&Path>> = vec![None; world as usize];
     for (s, ranks) in sources.iter().zip(&all) {
         for &r in ranks {
@@ -109,7 +113,10 @@ fn assign(sources: &[Source], mesh: &Mesh) -> Result<Vec<Vec<u32>>, ImportError>
     if missing.is_empty() {
         Ok(all)
     } else {
-        Err(ImportError::Ranks(format!("no file is given for rank {} of the mesh {mesh}", missing.join(", "))))
+        Err(ImportError::Ranks(format!(
+            "no file is given for rank {} of the mesh {mesh}",
+            missing.join(", ")
+        )))
     }
 }
 

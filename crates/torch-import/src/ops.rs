@@ -53,7 +53,9 @@ pub(crate) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Out> {
     };
     let out = found.ok_or_else(|| "this op is not supported".to_owned())?;
     match call.unread() {
-        Some(arg) => Err(format!("argument `{arg}` of this op is not supported")),
-        None => Ok(out),
+        Some(arg) if !matches!(out, Out::None) => {
+            Err(format!("argument `{arg}` of this op is not supported"))
+        }
+        _ => Ok(out),
     }
 }

@@ -114,7 +114,8 @@ impl<'p> Conversion<'p> {
     }
 
     fn recorded(&self, name: &str) -> Refused<TensorType> {
-        let meta = self.cx.metas.get(name).ok_or_else(|| format!("the graph records no type for `{name}`"))?;
+        let meta =
+            self.cx.metas.get(name).ok_or_else(|| format!("the graph records no type for `{name}`"))?;
         recorded_type(meta)
     }
 
@@ -244,7 +245,11 @@ impl<'p> Conversion<'p> {
                 }
                 OutputSpec::User(Argument::None) => {}
                 OutputSpec::User(other) => {
-                    self.refuse("output", "output", format!("a program output is {other:?}, expected a tensor"));
+                    self.refuse(
+                        "output",
+                        "output",
+                        format!("a program output is {other:?}, expected a tensor"),
+                    );
                 }
                 OutputSpec::Other(kind) => {
                     let reason = "the program changes what it is given; only programs without such effects are imported";
@@ -300,7 +305,9 @@ fn output_names<'p>(call: &Call<'p>) -> Refused<Vec<Option<&'p str>>> {
             Argument::Tensors(v) => names.extend(v.iter().map(|n| Some(n.as_ref()))),
             Argument::OptionalTensors(v) => names.extend(v.iter().map(|n| n.as_deref())),
             Argument::None => names.push(None),
-            Argument::Symbolic(s) => return Err(format!("gives the symbolic number `{s}`; only static shapes are imported")),
+            Argument::Symbolic(s) => {
+                return Err(format!("gives the symbolic number `{s}`; only static shapes are imported"));
+            }
             other => return Err(format!("gives {other:?}, expected tensors")),
         }
     }
@@ -323,7 +330,10 @@ fn symbolic(program: &ExportedProgram) -> Vec<Refusal> {
         Some(Refusal {
             node: name.to_owned(),
             target: "symbolic size".into(),
-            reason: format!("[{}]: only static shapes are imported; export without dynamic shapes", shown.join(", ")),
+            reason: format!(
+                "[{}]: only static shapes are imported; export without dynamic shapes",
+                shown.join(", ")
+            ),
         })
     };
     let names = |a: &Argument| match a {
@@ -335,8 +345,7 @@ fn symbolic(program: &ExportedProgram) -> Vec<Refusal> {
     if !inputs.is_empty() {
         return inputs;
     }
-    let mut values: Vec<Refusal> =
-        graph.tensor_values.iter().filter_map(|(n, m)| refusal(n, m)).collect();
+    let mut values: Vec<Refusal> = graph.tensor_values.iter().filter_map(|(n, m)| refusal(n, m)).collect();
     values.sort_by(|a, b| a.node.cmp(&b.node));
     let more = values.len().saturating_sub(LISTED_SYMBOLIC);
     values.truncate(LISTED_SYMBOLIC);

@@ -40,7 +40,9 @@ pub(crate) fn result_type(operands: &[Operand]) -> Option<DType> {
 /// A weaker category only matters if it is of a higher kind (bool, integer, float).
 fn combine(strong: Option<DType>, weak: Option<DType>) -> Option<Option<DType>> {
     Some(match (strong, weak) {
-        (Some(s), Some(w)) => Some(if s.is_float() || (!w.is_float() && s != DType::Bool) { s } else { promote(s, w)? }),
+        (Some(s), Some(w)) => {
+            Some(if s.is_float() || (!w.is_float() && s != DType::Bool) { s } else { promote(s, w)? })
+        }
         (s, w) => s.or(w),
     })
 }

@@ -36,7 +36,8 @@ impl Ssa {
     pub fn add(&mut self, mesh: &Mesh, op: Op, operands: &[Val]) -> Result<Val, String> {
         let ty = {
             let types: Vec<&TensorType> = operands.iter().map(|&v| self.ty(v)).collect();
-            let mut results = infer(&op, &types, mesh, &[]).map_err(|e: InferError| format!("{}: {e}", op.name()))?;
+            let mut results =
+                infer(&op, &types, mesh, &[]).map_err(|e: InferError| format!("{}: {e}", op.name()))?;
             match (results.pop(), results.pop()) {
                 (Some(ty), None) => ty,
                 _ => return Err(format!("{}: more than one result", op.name())),

@@ -7,7 +7,9 @@
 use std::mem::discriminant;
 
 use rustc_hash::FxHashMap;
-use shardweld_ir::{AxisId, Graph, GraphError, Group, Mesh, NodeId, Op, Value, Weight, WeightStore, WeightView};
+use shardweld_ir::{
+    AxisId, Graph, GraphError, Group, Mesh, NodeId, Op, Value, Weight, WeightStore, WeightView,
+};
 
 use crate::{
     error::ImportError,
@@ -99,8 +101,12 @@ impl Unifier<'_> {
                 a.map(|w| (&w.fqn, &w.ty)) != b.map(|w| (&w.fqn, &w.ty))
             });
             if let Some(i) = at {
-                let show = |p: &Program| p.weights.get(i).map_or("none".into(), |w| format!("`{}` {}", w.fqn, w.ty));
-                return Err(self.differ(p, format!("weight #{i} is {} in the first and {} in the second", show(first), show(p))));
+                let show =
+                    |p: &Program| p.weights.get(i).map_or("none".into(), |w| format!("`{}` {}", w.fqn, w.ty));
+                return Err(self.differ(
+                    p,
+                    format!("weight #{i} is {} in the first and {} in the second", show(first), show(p)),
+                ));
             }
         }
         for i in 0..first.weights.len() {
@@ -151,14 +157,20 @@ impl Unifier<'_> {
         let mut same = true;
         for p in &programs[1..] {
             let Some(n) = p.ssa.nodes.get(i) else {
-                return Err(self.differ(p, format!("the second ends before {}", describe(&programs[0], first))));
+                return Err(
+                    self.differ(p, format!("the second ends before {}", describe(&programs[0], first)))
+                );
             };
             if discriminant(&n.op) != discriminant(&first.op)
                 || n.op.name() != first.op.name()
                 || n.ty != first.ty
                 || n.operands.len() != first.operands.len()
             {
-                let reason = format!("{} in the first is {} in the second", describe(&programs[0], first), describe(p, n));
+                let reason = format!(
+                    "{} in the first is {} in the second",
+                    describe(&programs[0], first),
+                    describe(p, n)
+                );
                 return Err(self.differ(p, reason));
             }
             same &= n.op == first.op;
@@ -269,23 +281,46 @@ impl Unifier<'_> {
             let from = if whole {
                 base
             } else {
-                self.added(&format!("{source}.blocks"), Op::Slice { dim, start, limit, stride: 1 }, &[base], &first.sources)?.into()
+                self.added(
+                    &format!("{source}.blocks"),
+                    Op::Slice { dim, start, limit, stride: 1 },
+                    &[base],
+                    &first.sources,
+                )?
+                .into()
             };
-            return Ok(self.added(&format!("{source}.own_slice"), Op::OwnSlice { dim, group }, &[from], &first.sources)?.into());
+            return Ok(self
+                .added(&format!("{source}.own_slice"), Op::OwnSlice { dim, group }, &[from], &first.sources)?
+                .into());
         }
-        let movable = matches!(first.op, Op::Reshape { .. } | Op::Transpose { .. } | Op::Broadcast { .. } | Op::Cast { .. });
+        let movable = matches!(
+            first.op,
+            Op::Reshape { .. } | Op::Transpose { .. } | Op::Broadcast { .. } | Op::Cast { .. }
+        );
         let operand_types_agree = nodes.iter().all(|n| {
-            n.op == first.op && n.operands.len() == 1 && self.graph.ty(n.operands[0]) == self.graph.ty(first.operands[0])
+            n.op == first.op
+                && n.operands.len() == 1
+                && self.graph.ty(n.operands[0]) == self.graph.ty(first.operands[0])
         });
         if movable && operand_types_agree {
             let inner: Vec<Value> = nodes.iter().map(|n| n.operands[0]).collect();
             let inner = self.axis_select(axis, &inner, source)?;
-            return Ok(self.added(&format!("{source}.own"), first.op.clone(), &[inner], &first.sources)?.into());
+            return Ok(self
+                .added(&format!("{source}.own"), first.op.clone(), &[inner], &first.sources)?
+                .into());
         }
-        Ok(self.added(&format!("{source}.axis_select"), Op::AxisSelect { axis }, values, &first.sources)?.into())
+        Ok(self
+            .added(&format!("{source}.axis_select"), Op::AxisSelect { axis }, values, &first.sources)?
+            .into())
     }
 
-    fn added(&mut self, name: &str, op: Op, operands: &[Value], sources: &[String]) -> Result<NodeId, ImportError> {
+    fn added(
+        &mut self,
+        name: &str,
+        op: Op,
+        operands: &[Value],
+        sources: &[String],
+    ) -> Result<NodeId, ImportError> {
         let id = self.graph.add(name, op, operands).map_err(|e| self.internal(e))?;
         self.graph.set_sources(id, sources.to_vec());
         Ok(id)
@@ -310,11 +345,15 @@ fn varies_locally(op: &Op) -> bool {
 fn equal_blocks(nodes: &[&shardweld_ir::Node]) -> Option<(Value, u32, u64, u64)> {
     let mut range: Option<(Value, u32, u64, u64, u64)> = None;
     for n in nodes {
-        let (Op::Slice { dim, start, limit, stride: 1 }, [base]) = (&n.op, n.operands.as_slice()) else { return None };
+        let (Op::Slice { dim, start, limit, stride: 1 }, [base]) = (&n.op, n.operands.as_slice()) else {
+            return None;
+        };
         let length = limit.checked_sub(*start)?;
         range = Some(match range {
             None => (*base, *dim, *start, *limit, length),
-            Some((b, d, first, end, l)) if (b, d, end, l) == (*base, *dim, *start, length) => (b, d, first, *limit, l),
+            Some((b, d, first, end, l)) if (b, d, end, l) == (*base, *dim, *start, length) => {
+                (b, d, first, *limit, l)
+            }
             Some(_) => return None,
         });
     }

@@ -8,7 +8,10 @@ use std::{
 
 use rustc_hash::FxHashMap;
 use safetensors::SafeTensors;
-use shardweld_ir::{Blob, BlobEntry, DType, StridedView, TensorType, WeightView, store::safetensors_dtype, weight::row_major_strides};
+use shardweld_ir::{
+    Blob, BlobEntry, DType, StridedView, TensorType, WeightView, store::safetensors_dtype,
+    weight::row_major_strides,
+};
 
 use crate::{
     archive::ModelFile,
@@ -62,7 +65,12 @@ impl Payloads {
                     .ok_or_else(|| bad(&model.path, &fqn, format!("the archive has no entry {name:?}")))?;
                 places.insert(
                     fqn,
-                    Place { entry: entry.name.clone(), size: entry.size, pickled: p.use_pickle, meta: p.tensor_meta },
+                    Place {
+                        entry: entry.name.clone(),
+                        size: entry.size,
+                        pickled: p.use_pickle,
+                        meta: p.tensor_meta,
+                    },
                 );
             }
         }
@@ -75,13 +83,16 @@ impl Payloads {
         let malformed = |reason: String| ImportError::Archive { file: file.into(), reason };
         let mut reader = File::open(file).map_err(io)?;
         let mut head = vec![0; 8];
-        reader.read_exact(&mut head).map_err(|_| malformed("no safetensors file: shorter than its header".into()))?;
+        reader
+            .read_exact(&mut head)
+            .map_err(|_| malformed("no safetensors file: shorter than its header".into()))?;
         let len = u64::from_le_bytes(head.as_slice().try_into().unwrap_or_default());
         if len > MAX_SAFETENSORS_HEADER {
             return Err(malformed(format!("no safetensors file: a header of {len} bytes")));
         }
         (&mut reader).take(len).read_to_end(&mut head).map_err(io)?;
-        let (_, meta) = SafeTensors::read_metadata(&head).map_err(|e| malformed(format!("no safetensors file: {e}")))?;
+        let (_, meta) =
+            SafeTensors::read_metadata(&head).map_err(|e| malformed(format!("no safetensors file: {e}")))?;
         let tensors = meta
             .tensors()
             .into_iter()
@@ -98,9 +109,14 @@ impl Payloads {
         match self {
             Payloads::Absent => Ok(WeightView::Absent),
             Payloads::Archive { file, places } => {
-                let place = places.get(fqn).ok_or_else(|| bad(file, fqn, "the archive holds no data for it"))?;
+                let place =
+                    places.get(fqn).ok_or_else(|| bad(file, fqn, "the archive holds no data for it"))?;
                 if place.pickled {
-                    return Err(bad(file, fqn, format!("entry {:?} is a pickle; pickles are not read", place.entry)));
+                    return Err(bad(
+                        file,
+                        fqn,
+                        format!("entry {:?} is a pickle; pickles are not read", place.entry),
+                    ));
                 }
                 let (strides, offset) = match &place.meta {
                     None => (row_major_strides(&shape), 0),
@@ -125,7 +141,8 @@ impl Payloads {
                 }
             }
             Payloads::Safetensors { file, tensors } => {
-                let (dtype, found) = tensors.get(fqn).ok_or_else(|| bad(file, fqn, "the file has no such tensor"))?;
+                let (dtype, found) =
+                    tensors.get(fqn).ok_or_else(|| bad(file, fqn, "the file has no such tensor"))?;
                 if *dtype != Some(ty.dtype) || *found != shape {
                     let dtype = dtype.map_or("unsupported".into(), |d| d.to_string());
                     return Err(bad(file, fqn, format!("is {dtype} {found:?}, the graph expects {ty}")));
@@ -140,7 +157,9 @@ impl Payloads {
 /// Strides and offset of a stored tensor, which must have the type that the graph gives it.
 fn layout(meta: &TensorMeta, ty: &TensorType) -> Result<(Vec<u64>, u64), String> {
     let number = |s: &SymInt| {
-        s.as_int().and_then(|i| u64::try_from(i).ok()).ok_or_else(|| format!("{s:?} in its table entry is no number"))
+        s.as_int()
+            .and_then(|i| u64::try_from(i).ok())
+            .ok_or_else(|| format!("{s:?} in its table entry is no number"))
     };
     let sizes = meta.sizes.iter().map(number).collect::<Result<Vec<_>, _>>()?;
     let dtype = dtype_of(meta.dtype)?;

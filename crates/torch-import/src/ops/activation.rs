@@ -24,9 +24,12 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
             }
         }
         "softplus" => {
-            let (beta, threshold) = (call.float_or("beta", SOFTPLUS_BETA)?, call.float_or("threshold", SOFTPLUS_THRESHOLD)?);
+            let (beta, threshold) =
+                (call.float_or("beta", SOFTPLUS_BETA)?, call.float_or("threshold", SOFTPLUS_THRESHOLD)?);
             if beta != SOFTPLUS_BETA || threshold != SOFTPLUS_THRESHOLD {
-                return Err(format!("softplus with beta {beta} and threshold {threshold}; expected 1 and 20"));
+                return Err(format!(
+                    "softplus with beta {beta} and threshold {threshold}; expected 1 and 20"
+                ));
             }
             let x = cx.value(call, "self")?;
             cx.unary(Unary::Softplus, x)?
@@ -48,7 +51,11 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
         }
         "elu" | "selu" | "celu" => {
             let (alpha, scale, input_scale) = match call.op {
-                "elu" => (call.float_or("alpha", 1.0)?, call.float_or("scale", 1.0)?, call.float_or("input_scale", 1.0)?),
+                "elu" => (
+                    call.float_or("alpha", 1.0)?,
+                    call.float_or("scale", 1.0)?,
+                    call.float_or("input_scale", 1.0)?,
+                ),
                 "selu" => (1.673_263_242_354_377_2, 1.050_700_987_355_480_5, 1.0),
                 _ => {
                     let alpha = call.float_or("alpha", 1.0)?;

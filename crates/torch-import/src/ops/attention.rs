@@ -13,9 +13,13 @@ const FURTHER: &str = "a further result of an attention op, which is for trainin
 
 pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Out>> {
     let mask_name = match call.op {
-        "scaled_dot_product_attention" | "_scaled_dot_product_flash_attention_for_cpu" | "_scaled_dot_product_attention_math"
-        | "_scaled_dot_product_flash_attention" | "_scaled_dot_product_attention_math_for_mps" => "attn_mask",
-        "_scaled_dot_product_efficient_attention" | "_scaled_dot_product_cudnn_attention"
+        "scaled_dot_product_attention"
+        | "_scaled_dot_product_flash_attention_for_cpu"
+        | "_scaled_dot_product_attention_math"
+        | "_scaled_dot_product_flash_attention"
+        | "_scaled_dot_product_attention_math_for_mps" => "attn_mask",
+        "_scaled_dot_product_efficient_attention"
+        | "_scaled_dot_product_cudnn_attention"
         | "_scaled_dot_product_fused_attention_overrideable" => "attn_bias",
         _ => return Ok(None),
     };
@@ -33,7 +37,8 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
     call.get("compute_log_sumexp");
     let causal = call.bool_or("is_causal", false)?;
     let rank = cx.rank(q);
-    let size = cx.dims(q).last().copied().filter(|_| rank >= 2).ok_or("attention needs two dimensions or more")?;
+    let size =
+        cx.dims(q).last().copied().filter(|_| rank >= 2).ok_or("attention needs two dimensions or more")?;
     let scale = call.opt_float("scale")?.unwrap_or(1.0 / (size as f64).sqrt());
     let grouped = call.bool_or("enable_gqa", false)?;
     let (k, v) = (cx.matching(k, q, grouped)?, cx.matching(v, q, grouped)?);
@@ -42,7 +47,11 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
         operands.push(cx.align(m, rank)?);
     }
     let y = cx.add(Op::Attention { scale: Scalar::Float(scale), causal, mask: mask.is_some() }, &operands)?;
-    Ok(Some(if call.op == "scaled_dot_product_attention" { Out::Fresh(vec![y]) } else { Out::FirstOnly(y, FURTHER) }))
+    Ok(Some(if call.op == "scaled_dot_product_attention" {
+        Out::Fresh(vec![y])
+    } else {
+        Out::FirstOnly(y, FURTHER)
+    }))
 }
 
 impl Cx<'_> {

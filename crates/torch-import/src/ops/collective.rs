@@ -18,7 +18,10 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
         None => (call.op, false),
     };
     let op = op.strip_suffix("_out").unwrap_or(op);
-    if !matches!(op, "all_reduce" | "all_gather_into_tensor" | "reduce_scatter_tensor" | "all_to_all_single" | "broadcast") {
+    if !matches!(
+        op,
+        "all_reduce" | "all_gather_into_tensor" | "reduce_scatter_tensor" | "all_to_all_single" | "broadcast"
+    ) {
         return Ok(None);
     }
     let group = cx.group(call)?;
@@ -83,7 +86,9 @@ fn equal_splits(call: &Call, size: Option<u64>, ranks: u64) -> Refused<()> {
         }
         let total = splits.iter().try_fold(0i64, |a, b| a.checked_add(*b));
         if splits.len() as u64 != ranks || total.map(u64::try_from) != Some(Ok(size)) {
-            return Err(format!("`{name}` {splits:?} do not cut dimension 0 of size {size} for {ranks} ranks"));
+            return Err(format!(
+                "`{name}` {splits:?} do not cut dimension 0 of size {size} for {ranks} ranks"
+            ));
         }
     }
     if size % ranks != 0 {
@@ -102,9 +107,9 @@ impl<'p> Cx<'p> {
         if let Some(g) = self.resolved.get(name) {
             return Ok(g.clone());
         }
-        let groups = self
-            .groups
-            .ok_or_else(|| format!("group `{name}` is not defined: no side file says which ranks it means (--groups)"))?;
+        let groups = self.groups.ok_or_else(|| {
+            format!("group `{name}` is not defined: no side file says which ranks it means (--groups)")
+        })?;
         let group = groups.resolve(name, self.exporters).map_err(|e| e.to_string())?;
         self.resolved.insert(name, group.clone());
         Ok(group)

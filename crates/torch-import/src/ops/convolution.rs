@@ -19,7 +19,8 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
     for ignored in ["output_padding", "benchmark", "deterministic", "cudnn_enabled", "allow_tf32"] {
         call.get(ignored);
     }
-    let spatial = cx.rank(w).checked_sub(2).filter(|s| *s > 0).ok_or("the weight has no spatial dimension")?;
+    let spatial =
+        cx.rank(w).checked_sub(2).filter(|s| *s > 0).ok_or("the weight has no spatial dimension")?;
     let per_dim = |name: &str, default: i64| -> Refused<Vec<u64>> {
         let v = call.opt_ints(name)?.unwrap_or_else(|| vec![default]);
         let v = if v.len() == 1 { vec![v[0]; spatial] } else { v };
@@ -48,7 +49,8 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
         per_dim("padding", 0)?.into_iter().map(|p| (p, p)).collect()
     };
     let groups = call.int_or("groups", 1)?;
-    let groups = u64::try_from(groups).ok().filter(|g| *g > 0).ok_or_else(|| format!("{groups} channel groups"))?;
+    let groups =
+        u64::try_from(groups).ok().filter(|g| *g > 0).ok_or_else(|| format!("{groups} channel groups"))?;
     let unbatched = cx.rank(x) == spatial + 1;
     let x = if unbatched { cx.align(x, spatial + 2)? } else { x };
     let operands: Vec<_> = [x, w].into_iter().chain(bias).collect();

@@ -65,14 +65,16 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
         "linspace" => {
             let number = |name: &str| call.opt_scalar(name)?.ok_or_else(|| format!("no `{name}`"));
             let (start, end) = (number("start")?.as_f64(), number("end")?.as_f64());
-            let steps = u64::try_from(call.int("steps")?).map_err(|_| "negative number of steps".to_owned())?;
+            let steps =
+                u64::try_from(call.int("steps")?).map_err(|_| "negative number of steps".to_owned())?;
             call.opt_dtype("dtype")?;
             let dtype = cx.recorded(call)?.dtype;
             if steps > MAX_LINSPACE {
                 return Err(format!("{steps} steps; at most {MAX_LINSPACE} are imported"));
             }
             let data = linspace(dtype, start, end, steps)?;
-            let literal = Literal::dense(TensorType::new(dtype, &[steps]), data).ok_or("the literal is too large")?;
+            let literal =
+                Literal::dense(TensorType::new(dtype, &[steps]), data).ok_or("the literal is too large")?;
             cx.add(Op::Constant(literal), &[])?
         }
         "eye" => {
@@ -81,7 +83,9 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
                 call.get(size);
             }
             let dims = ty.shape.as_static().unwrap_or_default();
-            let [n, m] = dims.as_slice() else { return Err(format!("an identity matrix is recorded as {ty}")) };
+            let [n, m] = dims.as_slice() else {
+                return Err(format!("an identity matrix is recorded as {ty}"));
+            };
             let (rows, columns) = (cx.iota(DType::I64, 2, 0, *n)?, cx.iota(DType::I64, 2, 1, *m)?);
             let diagonal = cx.binary(Binary::Eq, rows, columns)?;
             cx.cast(diagonal, ty.dtype)?

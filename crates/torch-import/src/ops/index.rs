@@ -56,7 +56,8 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
         "one_hot" => {
             let x = cx.value(call, "self")?;
             let classes = call.int_or("num_classes", -1)?;
-            let classes = u64::try_from(classes).map_err(|_| "one_hot needs the number of classes".to_owned())?;
+            let classes =
+                u64::try_from(classes).map_err(|_| "one_hot needs the number of classes".to_owned())?;
             let mut dims = cx.dims(x);
             dims.push(1);
             let x = cx.reshape(x, &dims)?;

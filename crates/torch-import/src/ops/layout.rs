@@ -95,6 +95,16 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
             }
             cx.reshape(y, &shape)?
         }
+        "diff" => {
+            let x = cx.value(call, "self")?;
+            if call.int_or("n", 1)? != 1 || call.has("prepend") || call.has("append") {
+                return Err("only the first difference is supported, with nothing put before or after".into());
+            }
+            let dim = cx.dim(x, call.int_or("dim", -1)?)?;
+            let n = size_at(&cx.dims(x), dim)?.max(1);
+            let (after, before) = (cx.slice(x, dim, 1.min(n), n)?, cx.slice(x, dim, 0, n - 1)?);
+            cx.binary(if cx.dtype(x) == DType::Bool { Binary::Xor } else { Binary::Sub }, after, before)?
+        }
         "flip" => {
             let mut x = cx.value(call, "self")?;
             for d in call.ints("dims")? {
@@ -104,7 +114,8 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
                     return Err(format!("reverses a dimension of size {n}; at most {MAX_FLIP}"));
                 }
                 let index: Vec<u8> = (0..n as i64).rev().flat_map(i64::to_le_bytes).collect();
-                let literal = Literal::dense(TensorType::new(DType::I64, &[n]), index).ok_or("the literal is too large")?;
+                let literal = Literal::dense(TensorType::new(DType::I64, &[n]), index)
+                    .ok_or("the literal is too large")?;
                 let index = cx.add(Op::Constant(literal), &[])?;
                 x = cx.add(Op::Gather { mode: GatherMode::Take, dim }, &[x, index])?;
             }
@@ -124,7 +135,8 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
             let dim = cx.dim(x, call.int_or("dim", 0)?)?;
             let n = size_at(&cx.dims(x), dim)?;
             let (start, end) = slice_bounds(call.int_or("start", 0)?, call.int_or("end", i64::MAX)?, n);
-            let stride = u64::try_from(call.int_or("step", 1)?).ok().filter(|s| *s > 0).ok_or("step below 1")?;
+            let stride =
+                u64::try_from(call.int_or("step", 1)?).ok().filter(|s| *s > 0).ok_or("step below 1")?;
             let found = cx.dims(src).get(dim as usize).copied();
             if found != Some((end - start).div_ceil(stride)) {
                 return Err(format!("{found:?} elements scattered into {start}..{end} by {stride}"));
@@ -212,7 +224,10 @@ impl Cx<'_> {
             let n = size_at(&self.dims(x), dim)?;
             let cut = |p: i64| p.min(0).unsigned_abs();
             let (low, high) = (cut(pair[0]), cut(pair[1]));
-            let end = n.checked_sub(high).filter(|e| *e >= low).ok_or_else(|| format!("padding {pad:?} cuts too much"))?;
+            let end = n
+                .checked_sub(high)
+                .filter(|e| *e >= low)
+                .ok_or_else(|| format!("padding {pad:?} cuts too much"))?;
             x = self.slice(x, dim, low, end)?;
             let (low, high) = (pair[0].max(0) as u64, pair[1].max(0) as u64);
             if low + high > 0 {

@@ -36,13 +36,16 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
             cx.product(a, b)?
         }
         "dot" | "vdot" => {
-            let (a, b) = (cx.value(call, "self")?, cx.value(call, if call.op == "dot" { "tensor" } else { "other" })?);
+            let (a, b) =
+                (cx.value(call, "self")?, cx.value(call, if call.op == "dot" { "tensor" } else { "other" })?);
             cx.product(a, b)?
         }
         "outer" | "ger" => {
             let (a, b) = (cx.value(call, "self")?, cx.value(call, "vec2")?);
             let (n, m) = (cx.dims(a), cx.dims(b));
-            let ([n], [m]) = (n.as_slice(), m.as_slice()) else { return Err("outer product of no vectors".into()) };
+            let ([n], [m]) = (n.as_slice(), m.as_slice()) else {
+                return Err("outer product of no vectors".into());
+            };
             let (a, b) = (cx.reshape(a, &[*n, 1])?, cx.reshape(b, &[1, *m])?);
             let dtype = cx.common(&[crate::context::Arg::Tensor(a), crate::context::Arg::Tensor(b)])?;
             let (a, b) = (cx.cast(a, dtype)?, cx.cast(b, dtype)?);
@@ -70,7 +73,11 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
                 let sum = if beta == 0.0 {
                     product
                 } else {
-                    let bias = if beta == 1.0 { bias } else { cx.scalar_op(Binary::Mul, bias, Scalar::Float(beta))? };
+                    let bias = if beta == 1.0 {
+                        bias
+                    } else {
+                        cx.scalar_op(Binary::Mul, bias, Scalar::Float(beta))?
+                    };
                     cx.binary(Binary::Add, product, bias)?
                 };
                 cx.cast(sum, dtype)?

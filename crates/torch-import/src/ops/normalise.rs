@@ -27,7 +27,14 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
                 None if rms => machine_epsilon(cx.dtype(x)),
                 None => DEFAULT_EPSILON,
             };
-            cx.normalise(if rms { NormKind::Rms } else { NormKind::Layer }, x, trailing, epsilon, weight, bias)?
+            cx.normalise(
+                if rms { NormKind::Rms } else { NormKind::Layer },
+                x,
+                trailing,
+                epsilon,
+                weight,
+                bias,
+            )?
         }
         "group_norm" | "native_group_norm" => {
             let x = cx.value(call, "input")?;
@@ -39,7 +46,9 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
             }
             let dims = cx.dims(x);
             let groups = u64::try_from(groups).ok().filter(|g| *g > 0).ok_or("no groups")?;
-            let [n, channels, ..] = dims.as_slice() else { return Err("group_norm needs two dimensions".into()) };
+            let [n, channels, ..] = dims.as_slice() else {
+                return Err("group_norm needs two dimensions".into());
+            };
             if channels % groups != 0 {
                 return Err(format!("{groups} groups do not divide {channels} channels"));
             }

@@ -129,7 +129,8 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
             let factor = call.opt_scalar("value")?.filter(|s| s.as_f64() != 1.0);
             let dtype = cx.common(&[Arg::Tensor(x), Arg::Tensor(a), Arg::Tensor(b)])?;
             let wide = dtype.op_math();
-            let (x, mut a, b) = (cx.narrowed(x, dtype, wide)?, cx.narrowed(a, dtype, wide)?, cx.narrowed(b, dtype, wide)?);
+            let (x, mut a, b) =
+                (cx.narrowed(x, dtype, wide)?, cx.narrowed(a, dtype, wide)?, cx.narrowed(b, dtype, wide)?);
             if let Some(factor) = factor {
                 a = cx.scalar_op(Binary::Mul, a, factor)?;
             }
@@ -183,7 +184,10 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
             let replaced = [
                 (nan, call.float_or("nan", 0.0)?),
                 (cx.scalar_op(Binary::Eq, x, Scalar::Float(f64::INFINITY))?, call.float_or("posinf", max)?),
-                (cx.scalar_op(Binary::Eq, x, Scalar::Float(f64::NEG_INFINITY))?, call.float_or("neginf", min)?),
+                (
+                    cx.scalar_op(Binary::Eq, x, Scalar::Float(f64::NEG_INFINITY))?,
+                    call.float_or("neginf", min)?,
+                ),
             ];
             for (condition, by) in replaced {
                 let rank = cx.rank(x);
@@ -310,7 +314,12 @@ impl Cx<'_> {
         match (a, b) {
             (Arg::Tensor(a), Arg::Tensor(b)) => {
                 let wide = dtype.op_math();
-                if exact && wide != dtype && self.rank(b) == 0 && self.rank(a) > 0 && !self.dtype(b).embeds_in(dtype) {
+                if exact
+                    && wide != dtype
+                    && self.rank(b) == 0
+                    && self.rank(a) > 0
+                    && !self.dtype(b).embeds_in(dtype)
+                {
                     let (a, b) = (self.narrowed(a, dtype, wide)?, self.cast(b, wide)?);
                     let wide = self.binary(f, a, b)?;
                     return self.cast(wide, dtype);

@@ -35,9 +35,13 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
         "max" | "min" if call.overload == "default" || call.overload == "dim" => {
             let x = cx.value(call, "self")?;
             let (dims, keep) = reduced(cx, call, x)?;
-            let value = cx.reduce(if call.op == "max" { ReduceKind::Max } else { ReduceKind::Min }, x, &dims, keep)?;
+            let value =
+                cx.reduce(if call.op == "max" { ReduceKind::Max } else { ReduceKind::Min }, x, &dims, keep)?;
             if call.overload == "dim" {
-                return Ok(Some(Out::FirstOnly(value, "the indices of a max or min, which are not supported")));
+                return Ok(Some(Out::FirstOnly(
+                    value,
+                    "the indices of a max or min, which are not supported",
+                )));
             }
             value
         }
@@ -49,7 +53,12 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
             let x = cx.value(call, "self")?;
             let (dims, keep) = reduced(cx, call, x)?;
             let truth = cx.cast(x, DType::Bool)?;
-            let r = cx.reduce(if call.op == "any" { ReduceKind::Max } else { ReduceKind::Min }, truth, &dims, keep)?;
+            let r = cx.reduce(
+                if call.op == "any" { ReduceKind::Max } else { ReduceKind::Min },
+                truth,
+                &dims,
+                keep,
+            )?;
             // torch keeps uint8 here.
             if cx.dtype(x) == DType::U8 { cx.cast(r, DType::U8)? } else { r }
         }
@@ -172,7 +181,13 @@ fn reduced<'p>(cx: &Cx<'p>, call: &Call<'p>, x: Val) -> Refused<(Vec<u32>, bool)
 
 impl Cx<'_> {
     /// Variance and mean over dimensions, divided by the count less `correction`.
-    pub(super) fn variance(&mut self, x: Val, dims: &[u32], keep: bool, correction: f64) -> Refused<(Val, Val)> {
+    pub(super) fn variance(
+        &mut self,
+        x: Val,
+        dims: &[u32],
+        keep: bool,
+        correction: f64,
+    ) -> Refused<(Val, Val)> {
         let x = if self.dtype(x).is_float() { x } else { self.cast(x, DEFAULT_FLOAT)? };
         let all = self.dims(x);
         let sizes: Vec<u64> = dims.iter().filter_map(|d| all.get(*d as usize).copied()).collect();
@@ -182,13 +197,22 @@ impl Cx<'_> {
         let square = self.binary(Binary::Mul, apart, apart)?;
         let sum = self.reduce(ReduceKind::Sum, square, dims, true)?;
         let variance = self.scalar_op(Binary::Div, sum, Scalar::Float(count.max(0.0)))?;
-        if keep { Ok((variance, mean)) } else { Ok((self.without(variance, dims)?, self.without(mean, dims)?)) }
+        if keep {
+            Ok((variance, mean))
+        } else {
+            Ok((self.without(variance, dims)?, self.without(mean, dims)?))
+        }
     }
 
     /// Drops dimensions of size 1.
     fn without(&mut self, v: Val, dims: &[u32]) -> Refused<Val> {
-        let kept: Vec<u64> =
-            self.dims(v).into_iter().enumerate().filter(|(i, _)| !dims.contains(&(*i as u32))).map(|(_, d)| d).collect();
+        let kept: Vec<u64> = self
+            .dims(v)
+            .into_iter()
+            .enumerate()
+            .filter(|(i, _)| !dims.contains(&(*i as u32)))
+            .map(|(_, d)| d)
+            .collect();
         self.reshape(v, &kept)
     }
 }

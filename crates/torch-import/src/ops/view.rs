@@ -15,11 +15,56 @@ const MAX_PARTS: u64 = 4096;
 pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Out>> {
     if !matches!(
         call.op,
-        "alias" | "detach" | "lift_fresh" | "positive" | "view" | "_reshape_alias" | "reshape" | "view_as" | "reshape_as" | "flatten"
-            | "ravel" | "unflatten" | "squeeze" | "unsqueeze" | "expand" | "expand_as" | "broadcast_to" | "permute" | "transpose"
-            | "swapaxes" | "swapdims" | "t" | "mT" | "adjoint" | "numpy_T" | "movedim" | "moveaxis" | "slice" | "narrow" | "select" | "unbind" | "split"
-            | "unsafe_split" | "split_with_sizes" | "unsafe_split_with_sizes" | "chunk" | "unsafe_chunk" | "tensor_split" | "contiguous" | "dropout" | "feature_dropout"
-            | "alpha_dropout" | "to" | "type_as" | "_assert_tensor_metadata" | "_assert_async" | "_assert_scalar"
+        "alias"
+            | "detach"
+            | "lift_fresh"
+            | "positive"
+            | "view"
+            | "_reshape_alias"
+            | "reshape"
+            | "view_as"
+            | "reshape_as"
+            | "flatten"
+            | "ravel"
+            | "unflatten"
+            | "squeeze"
+            | "unsqueeze"
+            | "expand"
+            | "expand_as"
+            | "broadcast_to"
+            | "permute"
+            | "transpose"
+            | "swapaxes"
+            | "swapdims"
+            | "t"
+            | "mT"
+            | "adjoint"
+            | "numpy_T"
+            | "movedim"
+            | "moveaxis"
+            | "slice"
+            | "narrow"
+            | "select"
+            | "unbind"
+            | "split"
+            | "unsafe_split"
+            | "split_with_sizes"
+            | "unsafe_split_with_sizes"
+            | "chunk"
+            | "unsafe_chunk"
+            | "tensor_split"
+            | "contiguous"
+            | "dropout"
+            | "feature_dropout"
+            | "alpha_dropout"
+            | "to"
+            | "type_as"
+            | "atleast_1d"
+            | "atleast_2d"
+            | "meshgrid"
+            | "_assert_tensor_metadata"
+            | "_assert_async"
+            | "_assert_scalar"
     ) {
         return Ok(None);
     }
@@ -29,7 +74,11 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
     if call.in_place && !matches!(call.op, "dropout" | "feature_dropout" | "alpha_dropout" | "detach") {
         return Err("changes the shape of a tensor in place, which is not supported".into());
     }
-    let arg = if matches!(call.op, "dropout" | "feature_dropout" | "alpha_dropout") { "input" } else { "self" };
+    if call.op == "meshgrid" {
+        return meshgrid(cx, call).map(Some);
+    }
+    let arg =
+        if matches!(call.op, "dropout" | "feature_dropout" | "alpha_dropout") { "input" } else { "self" };
     let x = cx.tensor(call, arg)?;
     let dims = cx.sizes(x)?;
     let rank = dims.len();
@@ -42,7 +91,11 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
             call.get("stride");
             Out::Alias(vec![cx.reshape_view(x, &infer_size(&size, &dims)?)?])
         }
-        "view" => return Err("reinterprets the bits of a tensor as another element type, which is not supported".into()),
+        "view" => {
+            return Err(
+                "reinterprets the bits of a tensor as another element type, which is not supported".into()
+            );
+        }
         "view_as" => {
             let other = cx.tensor(call, "other")?;
             let size = cx.sizes(other)?;
@@ -89,6 +142,13 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
                 .collect();
             Out::Alias(vec![cx.reshape_view(x, &size)?])
         }
+        "atleast_1d" | "atleast_2d" if call.overload == "default" => {
+            let mut size = dims;
+            while size.len() < if call.op == "atleast_2d" { 2 } else { 1 } {
+                size.insert(0, 1);
+            }
+            Out::Alias(vec![cx.reshape_view(x, &size)?])
+        }
         "unsqueeze" => {
             let dim = normalise_dim(call.int("dim")?, rank + 1)? as usize;
             let mut size = dims;
@@ -117,21 +177,29 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
             Out::Alias(vec![cx.expand_view(x, &size)?])
         }
         "permute" => {
-            let perm = call.ints("dims")?.into_iter().map(|d| normalise_dim(d, rank)).collect::<Refused<Vec<_>>>()?;
+            let perm = call
+                .ints("dims")?
+                .into_iter()
+                .map(|d| normalise_dim(d, rank))
+                .collect::<Refused<Vec<_>>>()?;
             Out::Alias(vec![cx.transpose_view(x, perm)?])
         }
         "transpose" | "swapaxes" | "swapdims" => {
             let names = if call.op == "swapaxes" { ["axis0", "axis1"] } else { ["dim0", "dim1"] };
-            let (a, b) = (normalise_dim(call.int(names[0])?, rank)?, normalise_dim(call.int(names[1])?, rank)?);
+            let (a, b) =
+                (normalise_dim(call.int(names[0])?, rank)?, normalise_dim(call.int(names[1])?, rank)?);
             Out::Alias(vec![cx.swap_view(x, a, b)?])
         }
         "t" if rank < 2 => Out::Alias(vec![x]),
         "t" if rank == 2 => Out::Alias(vec![cx.swap_view(x, 0, 1)?]),
-        "mT" | "adjoint" if rank >= 2 => Out::Alias(vec![cx.swap_view(x, rank as u32 - 2, rank as u32 - 1)?]),
+        "mT" | "adjoint" if rank >= 2 => {
+            Out::Alias(vec![cx.swap_view(x, rank as u32 - 2, rank as u32 - 1)?])
+        }
         "t" | "mT" | "adjoint" => return Err(format!("matrix transpose of a tensor with {rank} dimensions")),
         "numpy_T" => Out::Alias(vec![cx.transpose_view(x, (0..rank as u32).rev().collect())?]),
         "movedim" | "moveaxis" => {
-            let to_dims = |v: Vec<i64>| v.into_iter().map(|d| normalise_dim(d, rank)).collect::<Refused<Vec<_>>>();
+            let to_dims =
+                |v: Vec<i64>| v.into_iter().map(|d| normalise_dim(d, rank)).collect::<Refused<Vec<_>>>();
             let (from, to) = (to_dims(call.ints("source")?)?, to_dims(call.ints("destination")?)?);
             Out::Alias(vec![cx.transpose_view(x, moved(rank, &from, &to)?)?])
         }
@@ -139,7 +207,8 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
             let dim = dim_arg("dim", 0)?;
             let n = size_at(&dims, dim)?;
             let (start, end) = (call.int_or("start", 0)?, call.int_or("end", i64::MAX)?);
-            let step = u64::try_from(call.int_or("step", 1)?).ok().filter(|s| *s > 0).ok_or("step below 1")?;
+            let step =
+                u64::try_from(call.int_or("step", 1)?).ok().filter(|s| *s > 0).ok_or("step below 1")?;
             let (start, end) = slice_bounds(start, end, n);
             Out::Alias(vec![cx.slice_view(x, dim, start, end, step)?])
         }
@@ -161,7 +230,13 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
             let n = few_parts(size_at(&dims, dim)?)?;
             Out::Alias((0..n).map(|i| cx.select_view(x, dim, i)).collect::<Refused<_>>()?)
         }
-        "split" | "unsafe_split" | "split_with_sizes" | "unsafe_split_with_sizes" | "chunk" | "unsafe_chunk" | "tensor_split" => {
+        "split"
+        | "unsafe_split"
+        | "split_with_sizes"
+        | "unsafe_split_with_sizes"
+        | "chunk"
+        | "unsafe_chunk"
+        | "tensor_split" => {
             let dim = dim_arg("dim", 0)?;
             let sizes = part_sizes(call, size_at(&dims, dim)?)?;
             let mut start = 0u64;
@@ -200,11 +275,40 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
                 cx.dtype(value)
             };
             let copy = call.bool_or("copy", false)?;
-            if dtype == cx.dtype(value) && !copy { Out::Alias(vec![x]) } else { Out::Fresh(vec![cx.cast(value, dtype)?]) }
+            if dtype == cx.dtype(value) && !copy {
+                Out::Alias(vec![x])
+            } else {
+                Out::Fresh(vec![cx.cast(value, dtype)?])
+            }
         }
         _ => return Ok(None),
     };
     Ok(Some(out))
+}
+
+/// Every vector along its own dimension of one common shape.
+fn meshgrid<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Out> {
+    let vectors = cx.tensors(call, "tensors")?;
+    let indexing = call.opt_str("indexing")?.unwrap_or("ij");
+    if indexing != "ij" {
+        return Err(format!("meshgrid with indexing `{indexing}`; expected ij"));
+    }
+    let mut shape = Vec::with_capacity(vectors.len());
+    for t in &vectors {
+        let dims = cx.sizes(*t)?;
+        if dims.len() > 1 {
+            return Err("meshgrid of no vectors".into());
+        }
+        shape.push(product(&dims));
+    }
+    let mut grids = Vec::with_capacity(vectors.len());
+    for (i, t) in vectors.into_iter().enumerate() {
+        let mut own = vec![1; shape.len()];
+        own[i] = shape[i];
+        let column = cx.reshape_view(t, &own)?;
+        grids.push(cx.expand_view(column, &shape)?);
+    }
+    Ok(Out::Alias(grids))
 }
 
 impl<'p> Cx<'p> {
@@ -273,7 +377,14 @@ impl<'p> Cx<'p> {
         self.transpose_view(x, perm)
     }
 
-    fn slice_view(&mut self, x: TensorId, dim: u32, start: u64, limit: u64, stride: u64) -> Refused<TensorId> {
+    fn slice_view(
+        &mut self,
+        x: TensorId,
+        dim: u32,
+        start: u64,
+        limit: u64,
+        stride: u64,
+    ) -> Refused<TensorId> {
         if start == 0 && stride == 1 && self.sizes(x)?.get(dim as usize) == Some(&limit) {
             return Ok(x);
         }
@@ -306,7 +417,10 @@ pub(super) fn slice_bounds(start: i64, end: i64, n: u64) -> (u64, u64) {
 /// An index where negative ones count from the end.
 pub(super) fn wrap_index(index: i64, n: u64) -> Refused<u64> {
     let i = if index < 0 { i128::from(index) + i128::from(n) } else { i128::from(index) };
-    u64::try_from(i).ok().filter(|i| *i < n).ok_or_else(|| format!("index {index} of a dimension of size {n}"))
+    u64::try_from(i)
+        .ok()
+        .filter(|i| *i < n)
+        .ok_or_else(|| format!("index {index} of a dimension of size {n}"))
 }
 
 /// Product of sizes; sizes that overflow are refused where the shape is used.
@@ -317,7 +431,8 @@ pub(super) fn product(sizes: &[u64]) -> u64 {
 /// Fills in a -1.
 fn infer_size(size: &[i64], from: &[u64]) -> Refused<Vec<u64>> {
     let total = product(from);
-    let known = size.iter().filter(|s| **s != -1).try_fold(1u64, |p, &s| p.checked_mul(u64::try_from(s).ok()?));
+    let known =
+        size.iter().filter(|s| **s != -1).try_fold(1u64, |p, &s| p.checked_mul(u64::try_from(s).ok()?));
     let known = known.ok_or_else(|| format!("{size:?} is no shape"))?;
     size.iter()
         .map(|&s| match s {
@@ -328,21 +443,30 @@ fn infer_size(size: &[i64], from: &[u64]) -> Refused<Vec<u64>> {
 }
 
 fn few_parts(n: u64) -> Refused<u64> {
-    if n <= MAX_PARTS { Ok(n) } else { Err(format!("cuts a tensor into {n} parts; at most {MAX_PARTS} are imported")) }
+    if n <= MAX_PARTS {
+        Ok(n)
+    } else {
+        Err(format!("cuts a tensor into {n} parts; at most {MAX_PARTS} are imported"))
+    }
 }
 
 /// Sizes of the parts of a split, chunk or tensor_split.
 fn part_sizes(call: &Call, n: u64) -> Refused<Vec<u64>> {
-    let positive = |i: i64, what: &str| u64::try_from(i).ok().filter(|i| *i > 0).ok_or_else(|| format!("{what} {i}"));
+    let positive =
+        |i: i64, what: &str| u64::try_from(i).ok().filter(|i| *i > 0).ok_or_else(|| format!("{what} {i}"));
     let of_size = |size: u64| -> Refused<Vec<u64>> {
         let parts = few_parts(n.div_ceil(size).max(1))?;
         Ok((0..parts).map(|i| size.min(n - i * size)).collect())
     };
     let unsigned = |v: Vec<i64>| {
-        v.into_iter().map(|i| u64::try_from(i).map_err(|_| format!("part of size {i}"))).collect::<Refused<Vec<_>>>()
+        v.into_iter()
+            .map(|i| u64::try_from(i).map_err(|_| format!("part of size {i}")))
+            .collect::<Refused<Vec<_>>>()
     };
     match call.op {
-        "chunk" | "unsafe_chunk" => of_size(n.div_ceil(positive(call.int("chunks")?, "number of chunks")?).max(1)),
+        "chunk" | "unsafe_chunk" => {
+            of_size(n.div_ceil(positive(call.int("chunks")?, "number of chunks")?).max(1))
+        }
         "tensor_split" if call.has("sections") => {
             let k = positive(call.int("sections")?, "number of sections")?;
             if k > n.max(1) {
@@ -355,7 +479,9 @@ fn part_sizes(call: &Call, n: u64) -> Refused<Vec<u64>> {
             cuts.extend(call.ints("indices")?.into_iter().map(|i| slice_bounds(i, i, n).0));
             cuts.push(n);
             cuts.windows(2)
-                .map(|w| w[1].checked_sub(w[0]).ok_or_else(|| "decreasing indices are not supported".to_owned()))
+                .map(|w| {
+                    w[1].checked_sub(w[0]).ok_or_else(|| "decreasing indices are not supported".to_owned())
+                })
                 .collect()
         }
         "split_with_sizes" | "unsafe_split_with_sizes" => unsigned(call.ints("split_sizes")?),
@@ -379,7 +505,9 @@ fn moved(rank: usize, from: &[u32], to: &[u32]) -> Refused<Vec<u32>> {
 fn can_view(meta: &TensorMeta, size: &[u64]) -> Refused<bool> {
     let ints = |v: &[SymInt]| -> Refused<Vec<u64>> {
         v.iter()
-            .map(|s| s.as_int().and_then(|i| u64::try_from(i).ok()).ok_or_else(|| format!("{s:?} is no number")))
+            .map(|s| {
+                s.as_int().and_then(|i| u64::try_from(i).ok()).ok_or_else(|| format!("{s:?} is no number"))
+            })
             .collect()
     };
     let (old, strides) = (ints(&meta.sizes)?, ints(&meta.strides)?);
@@ -390,8 +518,7 @@ fn can_view(meta: &TensorMeta, size: &[u64]) -> Refused<bool> {
         return Ok(true);
     }
     // Runs, innermost first: (number of elements).
-    let dims: Vec<(u64, u64)> =
-        old.iter().copied().zip(strides).filter(|(n, _)| *n != 1).rev().collect();
+    let dims: Vec<(u64, u64)> = old.iter().copied().zip(strides).filter(|(n, _)| *n != 1).rev().collect();
     let mut runs: Vec<u64> = Vec::new();
     let mut reach = None;
     for (n, stride) in dims {
