@@ -405,3 +405,24 @@ fn a_graph_of_forty_thousand_nodes_is_quick() {
     // Far above what it takes (release: a tenth of a second), far below what anything quadratic takes.
     assert!(total.as_secs() < 20, "{total:?}");
 }
+
+#[test]
+fn views_in_text_are_checked() {
+    let refused = |view: &str, message: &str| {
+        let text = format!("swir 1\nmesh []\nweight \"w\" : f32[2] = [{view}]\n");
+        let error = Graph::from_text("t", &text).expect_err(view);
+        assert_eq!((error.line, error.column), (3, 24), "{error}");
+        assert!(error.to_string().contains(message), "`{error}` does not say `{message}`");
+    };
+    refused("tar(\"f\", f32[2])", "zip(..), raw(..)");
+    refused("1", "absent, concat(..)");
+    refused("zip(\"f\", f32[2])", "a quoted entry name");
+    refused("raw(\"f\", 0, -1, f32[2])", "the number of bytes");
+    refused("zip(\"f\", \"e\")", "a type in zip(..)");
+    refused("zip(\"f\", \"e\", f32[dim(\"t\", 1, 1, 1, 1)])", "numbers as sizes");
+    refused("zip(\"f\", \"e\", f32[2], stride=[1])", "strides=[..] or offset=N");
+    refused("zip(\"f\", \"e\", f32[2], offset=1, offset=2)", "once");
+    refused("concat(absent, absent)", "a dimension");
+    let nested = format!("swir 1\nmesh []\nweight \"w\" : f32[2] = [{}]\n", "concat(0, ".repeat(100_000));
+    assert!(Graph::from_text("t", &nested).is_err());
+}

@@ -3,8 +3,8 @@
 use super::{ProgramOptions, Rng};
 use crate::graph::{Graph, NodeId, Value};
 use crate::literal::{Literal, Scalar, encode};
-use crate::mesh::{AxisId, Group, Mesh};
-use crate::op::{Binary, Collective, GatherMode, NormKind, Op, ReduceKind, ReduceOp, Unary};
+use crate::mesh::Mesh;
+use crate::op::{Binary, GatherMode, NormKind, Op, ReduceKind, Unary};
 use crate::types::{DType, Shape, TensorType};
 use crate::weight::{Blob, BlobEntry, StridedView, Weight, WeightView};
 
@@ -93,9 +93,9 @@ fn random_mesh(rng: &mut Rng, max_ranks: u32) -> Mesh {
     Mesh::new(axes).unwrap_or_else(|_| unreachable!("axis names differ and sizes are small"))
 }
 
-struct Generator<'a> {
-    graph: Graph,
-    rng: Rng,
+pub(super) struct Generator<'a> {
+    pub(super) graph: Graph,
+    pub(super) rng: Rng,
     /// Values that are defined on every rank.
     pool: Vec<Value>,
     options: &'a ProgramOptions,
@@ -123,7 +123,7 @@ impl Generator<'_> {
             .collect()
     }
 
-    fn ty(&self, v: Value) -> TensorType {
+    pub(super) fn ty(&self, v: Value) -> TensorType {
         self.graph.ty(v).clone()
     }
 
@@ -132,14 +132,14 @@ impl Generator<'_> {
     }
 
     /// A value of the pool that fits, later ones more likely so that programs grow deep.
-    fn value(&mut self, fits: impl Fn(&TensorType) -> bool) -> Option<Value> {
+    pub(super) fn value(&mut self, fits: impl Fn(&TensorType) -> bool) -> Option<Value> {
         let fitting: Vec<Value> = self.pool.iter().copied().filter(|v| fits(self.graph.ty(*v))).collect();
         let from = if self.rng.one_in(2) { fitting.len().saturating_sub(4) } else { 0 };
         self.rng.pick(&fitting[from..]).copied()
     }
 
     /// Adds a node; results larger than allowed are not used further.
-    fn add(&mut self, op: Op, operands: &[Value]) -> Option<NodeId> {
+    pub(super) fn add(&mut self, op: Op, operands: &[Value]) -> Option<NodeId> {
         let name = op.name();
         let types: Vec<&TensorType> = operands.iter().map(|v| self.graph.ty(*v)).collect();
         let results = crate::infer(&op, &types, self.graph.mesh(), self.graph.weights()).ok()?;
@@ -149,7 +149,7 @@ impl Generator<'_> {
         self.graph.add(name, op, operands).ok()
     }
 
-    fn push(&mut self, op: Op, operands: &[Value]) -> Option<()> {
+    pub(super) fn push(&mut self, op: Op, operands: &[Value]) -> Option<()> {
         let node = self.add(op, operands)?;
         let results = self.graph.node(node).results.len() as u32;
         self.pool.extend((0..results).map(|result| Value { node, result }));
@@ -242,7 +242,7 @@ impl Generator<'_> {
         self.push(Op::Cast { to }, &[x])
     }
 
-    fn scalar(&mut self, dtype: DType) -> Scalar {
+    pub(super) fn scalar(&mut self, dtype: DType) -> Scalar {
         match dtype {
             d if d.is_float() => Scalar::Float(self.rng.small_float()),
             DType::Bool => Scalar::Bool(self.rng.one_in(2)),
@@ -275,7 +275,7 @@ impl Generator<'_> {
         Some(())
     }
 
-    fn dim_of(&mut self, x: Value, fits: impl Fn(u64) -> bool) -> Option<u32> {
+    pub(super) fn dim_of(&mut self, x: Value, fits: impl Fn(u64) -> bool) -> Option<u32> {
         let dims: Vec<u32> = (0u32..).zip(self.dims(x)).filter(|(_, n)| fits(*n)).map(|(i, _)| i).collect();
         self.rng.pick(&dims).copied()
     }
@@ -515,93 +515,6 @@ impl Generator<'_> {
         let weight = Weight { name, ty: TensorType::new(dtype, &shape), over, shards: views };
         let id = self.graph.add_weight(weight).ok()?;
         self.push(Op::Weight(id), &[])
-    }
-
-    fn axis(&mut self) -> Option<AxisId> {
-        let n = self.graph.mesh().axes().len();
-        (n > 0).then(|| AxisId(self.rng.below(n) as u32))
-    }
-
-    /// Axes in any order, or a random partition.
-    fn group(&mut self) -> Group {
-        let axes = self.graph.mesh().axes().len();
-        if !self.rng.one_in(4) {
-            let mut chosen: Vec<AxisId> = (0..axes as u32).map(AxisId).collect();
-            self.rng.shuffle(&mut chosen);
-            chosen.truncate(if self.rng.one_in(8) { 0 } else { 1 + self.rng.below(axes) });
-            return Group::Axes(chosen);
-        }
-        let world = self.graph.mesh().world_size();
-        let mut ranks: Vec<u32> = (0..world).collect();
-        self.rng.shuffle(&mut ranks);
-        let divisors: Vec<u32> = (1..=world).filter(|d| world.is_multiple_of(*d)).collect();
-        let size = *self.rng.pick(&divisors).unwrap_or(&1);
-        Group::Ranks(ranks.chunks(size as usize).map(<[u32]>::to_vec).collect())
-    }
-
-    fn collective(&mut self) -> Option<()> {
-        let group = self.group();
-        let n = u64::from(group.size(self.graph.mesh()));
-        let x = self.value(|t| t.rank() > 0)?;
-        let dtype = self.ty(x).dtype;
-        let root = self.rng.below(n as usize) as u32;
-        let op = match dtype {
-            DType::Bool => *self.rng.pick(&[ReduceOp::Max, ReduceOp::Min])?,
-            d if d.is_int() => *self.rng.pick(&[ReduceOp::Sum, ReduceOp::Max, ReduceOp::Min])?,
-            _ => *self.rng.pick(ReduceOp::ALL)?,
-        };
-        let wide = *self.rng.pick(&[None, None, Some(DType::F32), Some(dtype)])?;
-        let accum = wide.filter(|w| dtype.embeds_in(*w));
-        let on = |kind| Op::Collective { kind, group: group.clone() };
-        match self.rng.below(12) {
-            0 | 1 => self.push(on(Collective::AllReduce { op, accum }), &[x]),
-            2 | 3 => {
-                let dim = self.dim_of(x, |_| true)?;
-                self.push(on(Collective::AllGather { dim }), &[x])
-            }
-            4 => {
-                let dim = self.dim_of(x, |d| d.is_multiple_of(n))?;
-                self.push(on(Collective::ReduceScatter { op, dim, accum }), &[x])
-            }
-            5 => {
-                let split_dim = self.dim_of(x, |d| d.is_multiple_of(n))?;
-                let concat_dim = self.dim_of(x, |_| true)?;
-                self.push(on(Collective::AllToAll { split_dim, concat_dim }), &[x])
-            }
-            6 => self.push(on(Collective::Broadcast { root }), &[x]),
-            7 => {
-                let dim = self.dim_of(x, |d| d.is_multiple_of(n))?;
-                self.push(on(Collective::Scatter { dim, root }), &[x])
-            }
-            // Undefined off root, so it goes straight on to a collective that takes the root's value.
-            8 => {
-                let kind = if self.rng.one_in(2) {
-                    Collective::Reduce { op, root, accum }
-                } else {
-                    Collective::Gather { dim: self.dim_of(x, |_| true)?, root }
-                };
-                let partial = self.add(on(kind), &[x])?.into();
-                self.push(on(Collective::Broadcast { root }), &[partial])
-            }
-            9 => {
-                let dim = self.dim_of(x, |d| d.is_multiple_of(n))?;
-                self.push(Op::OwnSlice { dim, group }, &[x])
-            }
-            10 => {
-                let dim = self.dim_of(x, |_| true)?;
-                let value = self.scalar(dtype);
-                self.push(Op::OwnPad { dim, group, value }, &[x])
-            }
-            _ => {
-                let axis = self.axis()?;
-                let ty = self.ty(x);
-                let mut operands = vec![x];
-                while (operands.len() as u32) < self.graph.mesh().axis_size(axis)? {
-                    operands.push(self.value(|t| *t == ty)?);
-                }
-                self.push(Op::AxisSelect { axis }, &operands)
-            }
-        }
     }
 
     fn finish(mut self) -> Graph {

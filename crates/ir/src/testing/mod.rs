@@ -3,6 +3,7 @@
 //! Programs verify, are small enough for the reference interpreter, and avoid what has no defined result: indices out of
 //! range, integer division by zero, floats cast to integers, rooted results read off root.
 
+mod communicate;
 mod generate;
 mod rng;
 

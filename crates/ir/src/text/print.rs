@@ -29,13 +29,14 @@ pub(crate) fn print(graph: &Graph, detail: Detail) -> Result<String, GraphError>
         Detail::Meaning => order.iter().enumerate().map(|(i, id)| (*id, i)).collect(),
     };
     let mut out = String::new();
-    let printer = Printer { graph, numbers };
+    let printer = Printer { graph, detail, numbers };
     printer.program(&mut out, &order).expect("writing to a string cannot fail");
     Ok(out)
 }
 
 struct Printer<'a> {
     graph: &'a Graph,
+    detail: Detail,
     /// Numbers in place of names; empty if names are printed.
     numbers: FxHashMap<NodeId, usize>,
 }
@@ -44,7 +45,7 @@ impl Printer<'_> {
     fn program(&self, out: &mut String, order: &[NodeId]) -> fmt::Result {
         let mesh = self.graph.mesh();
         writeln!(out, "swir {TEXT_VERSION}")?;
-        if self.numbers.is_empty() {
+        if self.detail == Detail::Exact {
             out.write_str("graph ")?;
             write_quoted(out, &self.graph.name)?;
             out.write_char('\n')?;
@@ -99,7 +100,7 @@ impl Printer<'_> {
             out.write_str(if i == 0 { " : " } else { ", " })?;
             write_type(out, ty)?;
         }
-        if self.numbers.is_empty() {
+        if self.detail == Detail::Exact {
             for (i, source) in node.sources.iter().enumerate() {
                 out.write_str(if i == 0 { " ; from " } else { ", " })?;
                 write_quoted(out, source)?;

@@ -84,7 +84,12 @@ pub(super) fn read_view(attr: Attr) -> Result<WeightView, String> {
             };
             let (dtype, shape) = window_type(next("a type")?).ok_or("a type with numbers as sizes")?;
             let mut view = StridedView::contiguous(Blob { file, entry }, dtype, &shape);
+            let mut seen: Vec<Option<String>> = Vec::new();
             for (key, a) in arguments {
+                if seen.contains(&key) {
+                    return Err("strides and offset once".into());
+                }
+                seen.push(key.clone());
                 match (key.as_deref(), a) {
                     (Some("strides"), Attr::List(items)) => {
                         view.strides =
