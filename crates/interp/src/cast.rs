@@ -21,7 +21,7 @@ pub(crate) trait Convert: Element {
 
 fn truncate(x: f64) -> i64 {
     // 2^63 is the first value out of range.
-    if x >= -9_223_372_036_854_775_808.0 && x < 9_223_372_036_854_775_808.0 { x as i64 } else { i64::MIN }
+    if (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&x) { x as i64 } else { i64::MIN }
 }
 
 macro_rules! convert_float {

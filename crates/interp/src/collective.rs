@@ -54,7 +54,7 @@ pub fn run(kind: Collective, operands: &[Tensor]) -> Result<Vec<Option<Tensor>>>
 pub(crate) fn blocks(x: &Tensor, dim: u32, n: usize) -> Result<Vec<Tensor>> {
     let d = crate::layout::dim_of("split", dim, x.shape())?;
     let size = x.shape()[d];
-    if n == 0 || size % n != 0 {
+    if n == 0 || !size.is_multiple_of(n) {
         return Err(KernelError::shape(
             "split",
             format!("{n} ranks do not divide dimension {dim} of {:?}", x.shape()),

@@ -22,7 +22,8 @@ pub trait WeightSource: Sync {
 
 impl WeightSource for WeightStore {
     fn shard(&self, weight: &Weight, shard: usize) -> Result<Tensor, ConcreteError> {
-        let fail = |source| ConcreteError::Weight { weight: weight.name.clone(), shard, source };
+        let fail =
+            |source| ConcreteError::Weight { weight: weight.name.clone(), shard, source: Box::new(source) };
         let view = weight.shards.get(shard).unwrap_or(&WeightView::Absent);
         let bytes = self.view_bytes(view).map_err(fail)?;
         Ok(Tensor::from_bytes(weight.ty.dtype, &static_shape(&weight.ty)?, &bytes)?)
@@ -43,7 +44,7 @@ pub enum ConcreteError {
         /// Index in its table of shards.
         shard: usize,
         /// What the store says.
-        source: StoreError,
+        source: Box<StoreError>,
     },
     /// A weight without data.
     #[error("there are no data for weight `{0}`")]

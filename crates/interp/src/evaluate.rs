@@ -95,7 +95,7 @@ pub enum EvalError<E: std::error::Error + 'static> {
         /// Global rank (the lowest of those that share the computation).
         rank: u32,
         /// What the domain says.
-        source: E,
+        source: Box<E>,
     },
     /// A node gave something else than its type says: the graph is not well typed.
     #[error("node `{node}` ({op}) on rank {rank} gave {found}, the graph says {expected}")]
@@ -284,7 +284,7 @@ impl<D: Domain> Walk<'_, D> {
                 node: node.name.clone(),
                 op: node.op.name(),
                 rank: r as u32,
-                source,
+                source: Box::new(source),
             })
         };
         let elements: u64 = node.results.iter().filter_map(|t| t.shape.elements()).sum();
@@ -374,7 +374,7 @@ impl<D: Domain> Walk<'_, D> {
                 node: node.name.clone(),
                 op: node.op.name(),
                 rank: members.first().copied().unwrap_or(0),
-                source,
+                source: Box::new(source),
             })?);
         }
         let mut slots: Vec<Option<Slot<D::Value>>> = vec![None; self.world() as usize];

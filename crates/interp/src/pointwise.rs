@@ -168,10 +168,9 @@ pub fn binary(op: Binary, a: &Tensor, b: &Tensor) -> Result<Tensor> {
 /// Elementwise function of a tensor and a number, which is rounded only to the type computed in.
 pub fn binary_scalar(op: Binary, x: &Tensor, scalar: Scalar, scalar_first: bool) -> Result<Tensor> {
     // PyTorch computes powers of f16 by the general function.
-    if op == Binary::Pow && !scalar_first && x.dtype().is_float() && x.dtype() != DType::F16 {
-        if let Some(result) = simple_power(x, scalar.as_f64()) {
-            return result;
-        }
+    let by_steps = op == Binary::Pow && !scalar_first && x.dtype().is_float() && x.dtype() != DType::F16;
+    if by_steps && let Some(result) = simple_power(x, scalar.as_f64()) {
+        return result;
     }
     with_element!(x.dtype(), T => {
         let (full, one) = (Side::Full(x.slice::<T>()), Side::<T>::One(<T as Element>::Math::of(scalar)));
