@@ -53,7 +53,8 @@ fn repeat_heads(x: &Tensor, heads: usize) -> Result<Tensor> {
         return Ok(x.clone());
     }
     let split = x.reshaped(&[batch, own, 1, tokens, size])?;
-    layout::broadcast_to(&split, &[batch, own, heads / own, tokens, size])?.reshaped(&[batch, heads, tokens, size])
+    layout::broadcast_to(&split, &[batch, own, heads / own, tokens, size])?
+        .reshaped(&[batch, heads, tokens, size])
 }
 
 fn rank(shape: &[usize]) -> KernelError {

@@ -89,7 +89,9 @@ pub enum InterpretError {
         expected: TensorType,
     },
     /// An undefined value was looked at.
-    #[error("`{user}` on rank {rank} needs a value that is undefined there: `{origin}` defines it at its root only")]
+    #[error(
+        "`{user}` on rank {rank} needs a value that is undefined there: `{origin}` defines it at its root only"
+    )]
     Undefined {
         /// The output or collective that looks.
         user: String,

@@ -1,7 +1,9 @@
 //! The layers without communication, each computed from its definition in the operator reference: in f32, rounded once to
 //! the layer's type. Operands have passed the contract.
 
-use shardweld_interp::{Bool, KernelError, Tensor, cast, conv, layout, matmul, norm, pointwise, reduce, softmax};
+use shardweld_interp::{
+    Bool, KernelError, Tensor, cast, conv, layout, matmul, norm, pointwise, reduce, softmax,
+};
 use shardweld_ir::{Binary, DType, GatherMode, NormKind, ReduceKind, Scalar, Unary};
 
 use super::attention;
@@ -43,7 +45,10 @@ pub(super) fn compute(call: &Call, operands: &[&Tensor]) -> Result<Tensor> {
         }
         (Call::Concat { axis, .. }, parts) => layout::concat(parts, *axis),
         (Call::Gather { axis, elements, .. }, [data, indices]) => gather(data, indices, *axis, *elements),
-        (Call::Convolution { stride, pre_padding, post_padding, dilation, groups, .. }, [x, kernel, bias @ ..]) => {
+        (
+            Call::Convolution { stride, pre_padding, post_padding, dilation, groups, .. },
+            [x, kernel, bias @ ..],
+        ) => {
             let padding: Vec<(u64, u64)> =
                 pre_padding.iter().copied().zip(post_padding.iter().copied()).collect();
             let window = conv::Window { stride, padding: &padding, dilation, groups: *groups };
@@ -206,13 +211,7 @@ fn permuted(x: &Tensor, order: Option<&[u32]>) -> Result<Tensor> {
 }
 
 /// Element i of the result is element `start + i * stride` of x, per dimension; the fill value where there is none.
-fn slice(
-    x: &Tensor,
-    start: &[i64],
-    size: &[u64],
-    stride: &[u64],
-    fill: Option<&Tensor>,
-) -> Result<Tensor> {
+fn slice(x: &Tensor, start: &[i64], size: &[u64], stride: &[u64], fill: Option<&Tensor>) -> Result<Tensor> {
     let mut out = x.clone();
     for (dim, ((&start, &size), &stride)) in (0u32..).zip(start.iter().zip(size).zip(stride)) {
         let line = Line::new(start, sizes(&[size])?[0], stride, out.shape()[dim as usize])?;

@@ -46,6 +46,7 @@ use shardweld_ir::WeightStore;
 
 pub use error::InterpretError;
 
+use crate::lower::RankTrace;
 use crate::trace::NetworkTrace;
 
 /// Runs one trace per rank, or one for all. `inputs[rank]` are that rank's inputs by name (others are ignored); so are the
@@ -70,4 +71,23 @@ pub fn interpret(
         contract::check_ranks(trace, members, ranks)?;
     }
     schedule::run(classes, weights, inputs)
+}
+
+/// As [`interpret`], for what [`lower_all`](crate::lower::lower_all) gives.
+///
+/// # Errors
+/// As [`interpret`]; if a rank with inputs has no trace or two, that is [`InterpretError::Traces`].
+pub fn interpret_ranks(
+    traces: &[RankTrace],
+    weights: &WeightStore,
+    inputs: &[Named<Tensor>],
+) -> Result<Vec<Named<Tensor>>, InterpretError> {
+    let given = traces.iter().map(|t| t.ranks.len()).sum();
+    let of_rank: Option<Vec<&NetworkTrace>> = (0..inputs.len())
+        .map(|rank| traces.iter().find(|t| t.ranks.iter().any(|&r| r as usize == rank)).map(|t| &t.trace))
+        .collect();
+    match of_rank {
+        Some(all) if given == inputs.len() => interpret(&all, weights, inputs),
+        _ => Err(InterpretError::Traces { traces: given, ranks: inputs.len() }),
+    }
 }

@@ -114,7 +114,9 @@ impl<'a> Class<'a> {
         while self.waiting().is_none() {
             let Some(l) = self.trace.layers().get(self.at) else { break };
             let slots = match &l.call {
-                Call::Input => self.ranks.iter().map(|&r| input(l, r, inputs)).collect::<Result<PerRank>>()?,
+                Call::Input => {
+                    self.ranks.iter().map(|&r| input(l, r, inputs)).collect::<Result<PerRank>>()?
+                }
                 Call::Weight(index) => vec![self.weight(l, *index, weights)?; self.ranks.len()],
                 _ => self.compute(l)?,
             };
@@ -165,7 +167,8 @@ impl<'a> Class<'a> {
 
     /// A value on one rank of the class, by position in the class. Values live until their last use.
     fn slot(&self, layer: usize, member: usize) -> &Slot<Tensor> {
-        let slots = self.values[layer].as_ref().expect("operands come before their users and live until the last");
+        let slots =
+            self.values[layer].as_ref().expect("operands come before their users and live until the last");
         &slots[member]
     }
 
@@ -317,7 +320,13 @@ fn stuck(
         (what != describe(l, dc)).then(|| (r as usize, format!("waits at layer `{}` ({what})", ol.name)))
     });
     let (other_rank, other) = waits_elsewhere.unwrap_or((c.ranks[0], "waits for itself".into()));
-    InterpretError::Mismatch { rank: c.ranks[0], layer: l.name.clone(), what: describe(l, dc), other_rank, other }
+    InterpretError::Mismatch {
+        rank: c.ranks[0],
+        layer: l.name.clone(),
+        what: describe(l, dc),
+        other_rank,
+        other,
+    }
 }
 
 /// Runs the collective that a group waits at; results in group order.

@@ -100,7 +100,11 @@ pub fn attention(q: &[u64], k: &[u64], v: &[u64]) -> Rule<()> {
 /// `[batch, heads, queries, keys]`, sizes equal or 1.
 pub fn mask(m: &[u64], q: &[u64], k: &[u64]) -> Rule<()> {
     let scores = [q[0], q[1], q[2], k[2]];
-    if broadcasts_to(m, &scores) { Ok(()) } else { Err(format!("the mask {m:?} does not broadcast to {scores:?}")) }
+    if broadcasts_to(m, &scores) {
+        Ok(())
+    } else {
+        Err(format!("the mask {m:?} does not broadcast to {scores:?}"))
+    }
 }
 
 fn transpose(dims: &[u64], order: Option<&[u32]>) -> Rule<Vec<u64>> {
@@ -160,7 +164,8 @@ pub fn concat(shapes: &[&[u64]], along: u32) -> Rule<Vec<u64>> {
     let a = axis(along, first)?;
     let mut dims = first.to_vec();
     for s in rest {
-        let fits = s.len() == dims.len() && s.iter().zip(&dims).enumerate().all(|(i, (x, y))| i == a || x == y);
+        let fits =
+            s.len() == dims.len() && s.iter().zip(&dims).enumerate().all(|(i, (x, y))| i == a || x == y);
         if !fits {
             return Err(format!("operands {first:?} and {s:?} differ off axis {along}"));
         }
