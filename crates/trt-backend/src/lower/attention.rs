@@ -25,16 +25,17 @@ impl Lowerer<'_> {
             Some(&m) => Some(self.mask(at, m, tokens, keys)?),
             None => None,
         };
-        let same_size = q_dims.last() == v_dims.last();
+        let whole_layer = q_dims.last() == v_dims.last() && !self.is_scaled_by_number(query);
         let mut kind = CausalMaskKind::None;
         if causal {
-            if mask.is_none() && same_size {
+            // Pieces know no causal kind.
+            if mask.is_none() && whole_layer {
                 kind = CausalMaskKind::UpperLeft;
             } else {
                 mask = Some(self.with_causal(at, query, mask, tokens, keys)?);
             }
         }
-        let out = if same_size && !self.is_scaled_by_number(query) {
+        let out = if whole_layer {
             self.emit(at, Call::Attention { query, key, value, mask, causal: kind })?
         } else {
             self.spelled_out(at, query, key, value, mask)?
