@@ -1,12 +1,24 @@
 //! Regenerates every generated file of the repository, or checks that each is current.
 
-use std::path::Path;
-
 use crate::process::Result;
+
+/// What to do.
+#[derive(clap::Args, Debug)]
+pub struct Generate {
+    /// Change nothing; fail if a file is not what would be generated
+    #[arg(long)]
+    check: bool,
+    /// Also run the scripts that need PyTorch, with this Python (their first lines say what it needs)
+    #[arg(long, value_name = "PYTHON", conflicts_with = "check")]
+    torch: Option<std::path::PathBuf>,
+    /// With --torch, which of the scripts; may be given more than once, else all
+    #[arg(long, value_name = "NAME", requires = "torch", value_parser = clap::builder::PossibleValuesParser::new(crate::recorded::names()))]
+    set: Vec<String>,
+}
 
 /// Does it in a build of this program that has bindgen, which the other tasks need not wait for.
 #[cfg(not(feature = "bindgen"))]
-pub fn generate(check: bool, torch: Option<&Path>) -> Result<()> {
+pub fn generate(args: &Generate) -> Result<()> {
     let mut c = crate::process::cargo(&[
         "run",
         "--quiet",
@@ -17,41 +29,55 @@ pub fn generate(check: bool, torch: Option<&Path>) -> Result<()> {
         "--",
         "generate",
     ]);
-    if check {
+    if args.check {
         c.arg("--check");
     }
-    if let Some(python) = torch {
+    if let Some(python) = &args.torch {
         c.arg("--torch").arg(python);
     }
+    c.args(args.set.iter().flat_map(|s| ["--set", s]));
     crate::process::run(&mut c)
 }
 
-/// Regenerates, or with `check` only compares. `torch` is a Python with PyTorch for the files that need one.
+/// Regenerates, or only compares.
 #[cfg(feature = "bindgen")]
-pub fn generate(check: bool, torch: Option<&Path>) -> Result<()> {
+pub fn generate(args: &Generate) -> Result<()> {
     use std::fs;
 
     use crate::bindings::{BINDINGS, bindings};
-    use crate::process::root;
+    use crate::process::{cargo, root, run};
+    use crate::recorded;
 
-    let _ = torch;
-    let files = [(BINDINGS, bindings()?)];
     let mut stale = Vec::new();
-    for (name, text) in &files {
-        let path = root().join(name);
-        let current = fs::read_to_string(&path).is_ok_and(|old| old == *text);
-        if current {
-            eprintln!("current: {name}");
-        } else if check {
-            stale.push(*name);
-        } else {
-            fs::write(&path, text).map_err(|e| format!("cannot write {name}: {e}"))?;
-            eprintln!("written: {name}");
-        }
-    }
-    if stale.is_empty() {
-        Ok(())
+    let text = bindings()?;
+    if fs::read_to_string(root().join(BINDINGS)).is_ok_and(|old| old == text) {
+        eprintln!("current: {BINDINGS}");
+    } else if args.check {
+        stale.push(BINDINGS.to_owned());
     } else {
-        Err(format!("not current: {}; run `cargo xtask generate` and commit the result", stale.join(", ")))
+        fs::write(root().join(BINDINGS), text).map_err(|e| format!("cannot write {BINDINGS}: {e}"))?;
+        eprintln!("written: {BINDINGS}");
     }
+    // Proof records: a rule without a current one fails the crate's tests, which is the check.
+    if !args.check {
+        run(&mut cargo(&["run", "--quiet", "--package", "shardweld-rewrite", "--example", "prove_rules"]))?;
+    }
+    if let Some(python) = &args.torch {
+        let all = recorded::names().into_iter().map(str::to_owned).collect();
+        recorded::regenerate(python, if args.set.is_empty() { &all } else { &args.set })?;
+    }
+    stale.extend(recorded::stale()?);
+    if stale.is_empty() {
+        eprintln!("every generated file is current");
+        return Ok(());
+    }
+    Err(format!(
+        "not current:\n  {}\nrun `cargo xtask generate` (with --torch PYTHON for files under xtask/recorded.json) and commit the result",
+        stale.join("\n  ")
+    ))
+}
+
+/// The check alone.
+pub fn check() -> Result<()> {
+    generate(&Generate { check: true, torch: None, set: Vec::new() })
 }

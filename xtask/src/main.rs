@@ -5,6 +5,8 @@ mod bindings;
 mod demo;
 mod generate;
 mod process;
+#[cfg_attr(not(feature = "bindgen"), allow(dead_code))]
+mod recorded;
 mod setup;
 mod test;
 
@@ -28,14 +30,7 @@ enum Task {
     /// Set up, then run every check of the project
     Test,
     /// Regenerate every generated file
-    Generate {
-        /// Change nothing; fail if a file is not what would be generated
-        #[arg(long)]
-        check: bool,
-        /// Also run the scripts that need PyTorch, with this Python
-        #[arg(long, value_name = "PYTHON")]
-        torch: Option<std::path::PathBuf>,
-    },
+    Generate(generate::Generate),
 }
 
 fn main() -> ExitCode {
@@ -43,7 +38,7 @@ fn main() -> ExitCode {
         Task::Setup => setup::setup().map(|_| ()),
         Task::Demo => setup::setup().and_then(|library| demo::demo(&library)),
         Task::Test => test::test(),
-        Task::Generate { check, torch } => generate::generate(check, torch.as_deref()),
+        Task::Generate(args) => generate::generate(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,0 +1,7 @@
+//! One file per command: its arguments, and what it does.
+
+pub mod build;
+pub mod check;
+pub mod compare;
+pub mod opt;
+pub mod run;
