@@ -1,0 +1,83 @@
+//! Random programs: what rewriting makes of them computes the same on the reference interpreter, within the promised class,
+//! and is the same bytes every time.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use shardweld_ir::DType;
+use shardweld_ir::testing::{ProgramOptions, Rng, random_program};
+use shardweld_rewrite::{AllGather, Boundary, CertificateStep, Class, Exactness, Options, RewriteError, TargetProfile, optimise};
+
+/// Programs per run; `SHARDWELD_RANDOM_PROGRAMS` overrides.
+const PROGRAMS: u64 = 300;
+
+fn pick_options(rng: &mut Rng) -> Options {
+    let profiles = TargetProfile::shipped().unwrap();
+    let mut profile = profiles[rng.below(profiles.len())].clone();
+    if rng.one_in(2) {
+        profile.sub_groups = true;
+    }
+    Options {
+        profile: Some(profile),
+        exactness: [Exactness::Bit, Exactness::Nan, Exactness::Nan, Exactness::Nan][rng.below(4)],
+        boundary: [Boundary::Auto, Boundary::Off, Boundary::Auto][rng.below(3)],
+        all_gather: [AllGather::Auto, AllGather::AllReduce, AllGather::Native][rng.below(3)],
+        ..Options::default()
+    }
+}
+
+#[test]
+fn rewritten_programs_compute_the_same() {
+    let programs = std::env::var("SHARDWELD_RANDOM_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(PROGRAMS);
+    let (mut ran, mut refused, mut changed) = (0, 0, 0);
+    let mut fired: BTreeMap<String, usize> = BTreeMap::new();
+    for seed in 0..programs {
+        let mut rng = Rng::new(seed ^ 0x5eed);
+        let shape = ProgramOptions {
+            nodes: 24,
+            max_ranks: 6,
+            max_elements: 256,
+            dtypes: vec![DType::F32, DType::BF16, DType::F16, DType::I64, DType::I32, DType::Bool],
+            heavy_ops: false,
+            ..ProgramOptions::default()
+        };
+        let source = random_program(seed, &shape);
+        let options = pick_options(&mut rng);
+        let result = match optimise(&source, &options) {
+            Ok(r) => r,
+            Err(RewriteError::Illegal { .. }) => {
+                refused += 1;
+                continue;
+            }
+            Err(e) => panic!("seed {seed}: {e}\n{}", source.to_text().unwrap()),
+        };
+        for step in &result.certificate.steps {
+            if let CertificateStep::Windows { derivations, .. } = step {
+                changed += 1;
+                for s in derivations.iter().flat_map(|d| &d.steps) {
+                    *fired.entry(s.rule.clone()).or_default() += 1;
+                }
+            }
+        }
+        if result.report.class == Class::Accuracy {
+            continue;
+        }
+        let inputs = common::inputs(&source, seed);
+        let Some(a) = common::outputs(&source, &inputs) else { continue };
+        let b = common::outputs(&result.graph, &inputs)
+            .unwrap_or_else(|| panic!("seed {seed}: the result does not run\n{}", result.graph.to_text().unwrap()));
+        ran += 1;
+        if let Some(d) = common::difference(&a, &b, result.report.class) {
+            panic!("seed {seed}: {d}\n{}\n{}", source.to_text().unwrap(), result.graph.to_text().unwrap());
+        }
+        if seed % 16 == 0 {
+            let again = optimise(&source, &options).unwrap();
+            assert_eq!(again.certificate, result.certificate, "seed {seed}");
+            assert_eq!(again.graph.to_text().unwrap(), result.graph.to_text().unwrap(), "seed {seed}");
+        }
+    }
+    println!("{ran} run, {refused} refused, {changed} derivations; rules fired: {fired:#?}");
+    assert!(ran * 2 > programs, "only {ran} of {programs} ran");
+    assert!(changed * 10 > programs && fired.len() > 8, "too little was rewritten: {changed}, {fired:?}");
+}
