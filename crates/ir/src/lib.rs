@@ -9,7 +9,7 @@
 //! | [`mesh`] | mesh and groups |
 //! | [`literal`] | scalars and small constants |
 //! | [`op`] | operations and their meaning |
-//! | [`infer`] | shape and dtype rules |
+//! | [`mod@infer`] | shape and dtype rules |
 //! | [`weight`] | weights by reference |
 //! | [`view`] | lazy operations on weight views |
 //! | [`store`] | weight bytes on demand |
