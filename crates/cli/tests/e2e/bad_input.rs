@@ -288,3 +288,71 @@ fn an_output_folder_with_other_files_is_left_alone() {
     let to = ["run", arg(&model), "--groups", arg(&groups), "--inputs", arg(&tensors), "--out", "/dev/null"];
     shardweld(&to).refuses(&["not a regular file"]);
 }
+
+/// Checks a program in text IR.
+fn check_text(program: &str) -> Call {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("program.swir");
+    fs::write(&file, program).unwrap();
+    shardweld(&["check", arg(&file)])
+}
+
+fn three_ranks(size: u32, op: &str) -> String {
+    format!("swir 1\nmesh [tp=3]\n%x = input() name=\"x\" : f32[{size}]\n%y = {op} : f32[{}]\nreturn \"y\" = %y\n", size / 3)
+}
+
+#[test]
+fn a_group_of_3_over_a_dimension_of_8() {
+    let scatter = "reduce_scatter(%x) op=sum dim=0 group=[tp]";
+    check_text(&three_ranks(9, scatter)).done();
+    check_text(&three_ranks(8, scatter)).refuses(&["program.swir", "3", "8"]);
+}
+
+#[test]
+fn a_group_that_is_no_partition_of_the_ranks() {
+    let program = |group: &str| {
+        format!("swir 1\nmesh [tp=4]\n%x = input() name=\"x\" : f32[8]\n%y = all_reduce(%x) op=sum group={group} : f32[8]\nreturn \"y\" = %y\n")
+    };
+    check_text(&program("{{0,1}, {2,3}}")).done();
+    check_text(&program("{{0,1}, {2,4}}")).refuses(&["rank 4"]);
+    check_text(&program("{{0,1}, {1,3}}")).refuses(&["rank 1"]);
+    check_text(&program("{{0,1,2}, {3}}")).refuses(&["members"]);
+    check_text(&program("[dp]")).refuses(&["dp"]);
+}
+
+#[test]
+fn a_cyclic_or_dangling_text() {
+    let program = |operand: &str| {
+        format!("swir 1\nmesh []\n%x = input() name=\"x\" : f32[8]\n%a = neg({operand}) : f32[8]\n%b = neg(%a) : f32[8]\nreturn \"y\" = %b\n")
+    };
+    check_text(&program("%x")).done();
+    check_text(&program("%b")).refuses(&["program.swir", "4:", "%b"]);
+    check_text(&program("%a")).refuses(&["program.swir", "4:", "%a"]);
+    check_text(&program("%nobody")).refuses(&["program.swir", "4:", "%nobody"]);
+    check_text("swir 99\n").refuses(&["99"]);
+    check_text("").refuses(&["program.swir"]);
+}
+
+#[test]
+fn a_dangling_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let (text, json) = (dir.path().join("program.swir"), dir.path().join("program.json"));
+    fs::write(&text, "swir 1\nmesh []\n%x = input() name=\"x\" : f32[8]\nreturn \"y\" = %x\n").unwrap();
+    shardweld(&["opt", arg(&text), "--out", arg(&json)]).done();
+    shardweld(&["check", arg(&json)]).done();
+    let mut program: Value = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    program["outputs"][0]["value"] = json!([7, 0]);
+    fs::write(&json, program.to_string()).unwrap();
+    shardweld(&["check", arg(&json)]).refuses(&["program.json", "7"]);
+}
+
+#[test]
+fn usage() {
+    shardweld(&["frobnicate"]).refuses(&["frobnicate"]);
+    shardweld(&["check"]).refuses(&["MODEL"]);
+    let model = samples().join("mlp_tp2/mlp_tp2.rank0.pt2");
+    shardweld(&["check", arg(&model)]).refuses(&["--groups"]);
+    shardweld(&["check", "no/such/file.pt2"]).refuses(&["no/such/file.pt2"]);
+    shardweld(&["opt", arg(&model), "--pass", "polish"]).refuses(&["polish", "remove-dead"]);
+    shardweld(&["opt", arg(&model), "--exactness", "roughly"]).refuses(&["roughly"]);
+}

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::shardweld::{Call, Case, arg, listing, shardweld};
 
 /// Whether the library is there. Where tests must not skip, its absence is a failure.
-fn library(test: &str) -> bool {
+pub fn library(test: &str) -> bool {
     let there = std::env::var_os("SHARDWELD_TENSORRT_RTX_LIB").is_some_and(|p| Path::new(&p).exists());
     let required = std::env::var_os("SHARDWELD_REQUIRE_TRT").is_some_and(|v| v == "1");
     assert!(there || !required, "SHARDWELD_REQUIRE_TRT is 1 and SHARDWELD_TENSORRT_RTX_LIB names no library");
@@ -25,7 +25,7 @@ fn build(case: &Case, out: &Path, more: &[&str]) -> Call {
 }
 
 /// Every collective that `check` counts in the source is in the report, placed.
-fn everything_placed(case: &Case, report: &Value) {
+pub fn everything_placed(case: &Case, report: &Value) {
     let source = shardweld(&["check", &case.model, "--groups", &case.groups, "--json"]).done().json();
     let count = source["collectives"].as_array().unwrap().len();
     for engine in report["engines"].as_array().unwrap() {

@@ -129,10 +129,8 @@ impl Case {
         Case::sample("ltx23_tiny_cp4tp2", "ltx23_tiny_cp4tp2", "rank{rank}.pt2", "rank{rank}.json")
     }
 
-    /// Runs a stage and compares every output of every rank with PyTorch's; the call is `compare`'s.
-    pub fn parity(&self, stage: &str, limits: [&str; 2]) -> Call {
-        let dir = tempfile::tempdir().unwrap();
-        let out = dir.path().join("out.safetensors");
+    /// Runs a stage and writes the outputs of all ranks.
+    pub fn run(&self, stage: &str, out: &Path) {
         shardweld(&[
             "run",
             &self.model,
@@ -143,9 +141,16 @@ impl Case {
             "--stage",
             stage,
             "--out",
-            arg(&out),
+            arg(out),
         ])
         .done();
+    }
+
+    /// Runs a stage and compares every output of every rank with PyTorch's; the call is `compare`'s.
+    pub fn parity(&self, stage: &str, limits: [&str; 2]) -> Call {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out.safetensors");
+        self.run(stage, &out);
         shardweld(&[
             "compare",
             arg(&out),
