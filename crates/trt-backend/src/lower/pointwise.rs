@@ -323,11 +323,12 @@ impl Lowerer<'_> {
         if !self.b.ty(x).0.is_float() && e != 3.0 {
             return refuse(format!("TensorRT has no power {exponent} of {}", self.b.ty(x).0));
         }
+        // Each of these steps rounds by itself, in the IR too.
+        if e == 3.0 || e == -2.0 {
+            let square = self.ew(at, E::Prod, x, x)?;
+            return if e == 3.0 { self.ew(at, E::Prod, square, x) } else { self.un(at, U::Recip, square) };
+        }
         self.in_math(at, x, |l, x| {
-            if e == 3.0 || e == -2.0 {
-                let square = l.ew(at, E::Prod, x, x)?;
-                return if e == 3.0 { l.ew(at, E::Prod, square, x) } else { l.un(at, U::Recip, square) };
-            }
             if e == 0.5 {
                 return l.un(at, U::Sqrt, x);
             }
