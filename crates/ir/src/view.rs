@@ -1,7 +1,10 @@
 //! Lazy operations on weight views: slicing, transposing, reshaping and concatenating move no data.
 
+use std::path::Path;
+
 use thiserror::Error;
 
+use crate::graph::Graph;
 use crate::mesh::Mesh;
 use crate::types::DType;
 use crate::weight::{StridedView, Weight, WeightView, row_major_strides};
@@ -321,6 +324,21 @@ impl WeightView {
             Ok([only]) => Ok(only),
             Err(parts) => Ok(WeightView::Concat { dim, parts }),
         }
+    }
+}
+
+impl Graph {
+    /// Makes relative names of weight files relative to `folder`, which is where the graph's own file lies.
+    pub fn resolve_weight_files(&mut self, folder: &Path) {
+        fn resolve(view: &mut WeightView, folder: &Path) {
+            match view {
+                WeightView::Absent => {}
+                // Joining keeps absolute names.
+                WeightView::Strided(v) => v.blob.file = folder.join(&v.blob.file),
+                WeightView::Concat { parts, .. } => parts.iter_mut().for_each(|p| resolve(p, folder)),
+            }
+        }
+        self.weights_mut().iter_mut().flat_map(|w| &mut w.shards).for_each(|v| resolve(v, folder));
     }
 }
 

@@ -232,6 +232,38 @@ fn zip_bombs_and_lies_are_refused() {
     assert!(matches!(store.bytes(&zip_view(&path, "w", &[64])), Err(StoreError::Entry { .. })));
 }
 
+#[test]
+fn the_store_inflates_no_more_than_it_may() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = floats(16);
+    let entries =
+        [("a", CompressionMethod::Deflated, &data[..]), ("b", CompressionMethod::Deflated, &data[..])];
+    let path = file(dir.path(), "m.pt2", &archive(&entries));
+    let store = WeightStore::with_inflate_limit(127);
+    assert!(store.bytes(&zip_view(&path, "a", &[16])).is_ok());
+    assert!(store.bytes(&zip_view(&path, "a", &[16])).is_ok(), "inflated once, counted once");
+    let error = store.bytes(&zip_view(&path, "b", &[16])).unwrap_err();
+    assert!(matches!(error, StoreError::Limit { found: 128, limit: 127, .. }), "{error}");
+}
+
+#[test]
+fn relative_files_are_resolved_against_a_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let absolute = file(dir.path(), "w.bin", &floats(2));
+    let text = "swir 1\nmesh []\nweight \"w\" : f32[2] = [concat(0, raw(\"w.bin\", 4, 4, f32[1]), raw(\"w.bin\", 0, 4, f32[1]))]\n";
+    let mut g = shardweld_ir::Graph::from_text("t", text).unwrap();
+    let store = WeightStore::new();
+    assert!(store.view_bytes(&g.weights()[0].shards[0]).is_err());
+    g.resolve_weight_files(dir.path());
+    assert_eq!(
+        *store.view_bytes(&g.weights()[0].shards[0]).unwrap(),
+        [1f32, 0.0].map(f32::to_le_bytes).concat()[..]
+    );
+    g.resolve_weight_files(Path::new("/elsewhere"));
+    let WeightView::Concat { parts, .. } = &g.weights()[0].shards[0] else { panic!("still a concatenation") };
+    assert!(matches!(&parts[0], WeightView::Strided(v) if v.blob.file == absolute), "absolute names stay");
+}
+
 /// Whatever is cut off or changed in an archive, the store answers with bytes or with an error.
 #[test]
 fn damaged_archives_never_panic() {

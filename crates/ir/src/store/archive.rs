@@ -15,7 +15,7 @@ use super::map::{Map, map_file};
 pub const MAX_INFLATED_PER_NEEDED: u64 = 1024;
 /// Inflated sizes up to this are allowed whatever the view needs (small views on large shared storages).
 pub const MIN_INFLATE_LIMIT: u64 = 256 << 20;
-/// Most bytes that one store inflates into temporary files.
+/// Most bytes that one store inflates into temporary files, unless it is told otherwise.
 pub const MAX_INFLATED_TOTAL: u64 = 256 << 30;
 /// Deflate cannot shrink data further than this; a larger declared size is a lie.
 pub const MAX_DEFLATE_RATIO: u64 = 1032;
@@ -23,6 +23,13 @@ pub const MAX_DEFLATE_RATIO: u64 = 1032;
 pub const MAX_ENTRIES: usize = 1 << 20;
 /// Bytes inflated at a time.
 const CHUNK: usize = 1 << 16;
+
+/// How much one store may inflate, and how much it has.
+#[derive(Debug)]
+pub(super) struct Budget {
+    pub limit: u64,
+    pub used: AtomicU64,
+}
 
 /// A mapped zip archive with its index.
 #[derive(Debug)]
@@ -51,8 +58,8 @@ impl Archive {
         Ok(Archive { file: file.to_owned(), map, zip, inflated })
     }
 
-    /// All bytes of an entry of which a view needs the first `needed`. `total` counts what the store has inflated.
-    pub fn bytes(&self, entry: &str, needed: u64, total: &AtomicU64) -> Result<&[u8], StoreError> {
+    /// All bytes of an entry of which a view needs the first `needed`. `budget` is the store's.
+    pub fn bytes(&self, entry: &str, needed: u64, budget: &Budget) -> Result<&[u8], StoreError> {
         let index = self.zip.index_for_name(entry).ok_or_else(|| StoreError::NoEntry {
             file: self.file.clone(),
             entry: entry.to_owned(),
@@ -84,7 +91,7 @@ impl Archive {
                 let slot = self.inflated.get(&index).ok_or_else(|| {
                     self.bad(entry, "a local header that changed".into(), "an unchanged file")
                 })?;
-                match slot.get_or_init(|| self.inflate(entry, index, size, total)) {
+                match slot.get_or_init(|| self.inflate(entry, index, size, budget)) {
                     Ok(map) => Ok(map.as_ref()),
                     Err(e) => Err(e.clone()),
                 }
@@ -127,11 +134,11 @@ impl Archive {
     }
 
     /// Inflates into a temporary file without a name, and maps it.
-    fn inflate(&self, entry: &str, index: usize, size: u64, total: &AtomicU64) -> Result<Map, StoreError> {
-        let sum = total.fetch_add(size, Ordering::Relaxed).saturating_add(size);
-        if sum > MAX_INFLATED_TOTAL {
-            total.fetch_sub(size, Ordering::Relaxed);
-            return Err(self.over(entry, sum, MAX_INFLATED_TOTAL, "MAX_INFLATED_TOTAL"));
+    fn inflate(&self, entry: &str, index: usize, size: u64, budget: &Budget) -> Result<Map, StoreError> {
+        let sum = budget.used.fetch_add(size, Ordering::Relaxed).saturating_add(size);
+        if sum > budget.limit {
+            budget.used.fetch_sub(size, Ordering::Relaxed);
+            return Err(self.over(entry, sum, budget.limit, "all that the store may inflate"));
         }
         let io = |action: &'static str| {
             move |e: std::io::Error| StoreError::Io {

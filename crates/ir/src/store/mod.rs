@@ -22,7 +22,7 @@ pub use error::StoreError;
 use crate::types::DType;
 use crate::view::ViewError;
 use crate::weight::{Blob, BlobEntry, StridedView, WeightView, row_major_strides};
-use archive::Archive;
+use archive::{Archive, Budget};
 use gather::{Target, copy_strided};
 use map::{Map, map_path};
 
@@ -32,10 +32,9 @@ pub const MAX_COPY_BYTES: u64 = 64 << 30;
 /// Open weight files. Shared between threads; every file is mapped once and every deflated entry inflated once.
 ///
 /// The files must not change while the store lives. Bytes are little-endian elements and not aligned.
-#[derive(Default)]
 pub struct WeightStore {
     files: FrozenMap<PathBuf, Box<OpenFile>>,
-    inflated: AtomicU64,
+    budget: Budget,
     hashes: Mutex<FxHashMap<WeightView, blake3::Hash>>,
 }
 
@@ -49,6 +48,12 @@ struct OpenFile {
 /// Index of a safetensors file: name to dtype and byte range in the file.
 type Tensors = FxHashMap<String, (safetensors::Dtype, std::ops::Range<usize>)>;
 
+impl Default for WeightStore {
+    fn default() -> WeightStore {
+        WeightStore::new()
+    }
+}
+
 impl std::fmt::Debug for WeightStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WeightStore").field("files", &self.files.keys_cloned()).finish_non_exhaustive()
@@ -56,9 +61,18 @@ impl std::fmt::Debug for WeightStore {
 }
 
 impl WeightStore {
-    /// A store without open files.
+    /// A store without open files, which inflates at most [`MAX_INFLATED_TOTAL`] bytes.
     pub fn new() -> WeightStore {
-        WeightStore::default()
+        WeightStore::with_inflate_limit(MAX_INFLATED_TOTAL)
+    }
+
+    /// A store that inflates at most `limit` bytes into temporary files.
+    pub fn with_inflate_limit(limit: u64) -> WeightStore {
+        WeightStore {
+            files: FrozenMap::default(),
+            budget: Budget { limit, used: AtomicU64::new(0) },
+            hashes: Mutex::default(),
+        }
     }
 
     /// Row-major bytes of a strided window: borrowed from the map if it is contiguous, a copy otherwise.
@@ -199,7 +213,7 @@ impl WeightStore {
             }
             BlobEntry::Zip(entry) => {
                 let archive = open.archive.get_or_init(|| Archive::open(&blob.file, map.clone()));
-                archive.as_ref().map_err(Clone::clone)?.bytes(entry, needed, &self.inflated)
+                archive.as_ref().map_err(Clone::clone)?.bytes(entry, needed, &self.budget)
             }
             BlobEntry::Safetensors(name) => {
                 let tensors = open.tensors.get_or_init(|| read_tensors(&blob.file, map.as_ref()));
