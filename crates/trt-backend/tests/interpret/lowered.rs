@@ -1,12 +1,21 @@
 //! Lowered programs against the reference interpreter: node by node on the reference's own operands, and as a whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use shardweld_interp::{Named, Slot, Tensor, distance, run, run_observed};
 use shardweld_ir::testing::{ProgramOptions, Rng, random_program};
-use shardweld_ir::{Binary, DType, Graph, Node, NormKind, Op, Unary, Value, WeightStore};
+use shardweld_ir::{
+    Binary, DType, Graph, Mesh, Node, NormKind, Op, Scalar, TensorType, Unary, Value, WeightStore,
+};
 use shardweld_trt::interpret::interpret_ranks;
 use shardweld_trt::lower::{LowerError, LowerOptions, RanksError, lower_all};
+
+/// Random programs per test; `SHARDWELD_TEST_SEEDS` asks for more.
+const SEEDS: u64 = 400;
+
+fn seeds() -> u64 {
+    std::env::var("SHARDWELD_TEST_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(SEEDS)
+}
 
 /// Random inputs of a program for every rank. Floats are exact in every type.
 fn inputs(graph: &Graph, seed: u64) -> Vec<Named<Tensor>> {
@@ -34,12 +43,12 @@ fn inputs(graph: &Graph, seed: u64) -> Vec<Named<Tensor>> {
         .collect()
 }
 
-/// Outputs of the lowered program; `None` if TensorRT cannot do one of its nodes.
+/// Outputs of the lowered program; `None` if TensorRT cannot do one of its nodes, or a collective of it leads nowhere.
 fn lowered(graph: &Graph, inputs: &[Named<Tensor>]) -> Option<Vec<Named<Tensor>>> {
     let weights = WeightStore::new();
     let traces = match lower_all(graph, &LowerOptions::default(), &weights) {
         Ok(t) => t,
-        Err(RanksError::Lower { source: LowerError::Refused(_), .. }) => return None,
+        Err(RanksError::Lower { source: LowerError::Refused(_) | LowerError::Trace(_), .. }) => return None,
         Err(e) => panic!("{e}"),
     };
     Some(interpret_ranks(&traces, &weights, inputs).unwrap_or_else(|e| panic!("{e}\n{graph:?}")))
@@ -61,57 +70,60 @@ fn equal(a: &Tensor, b: &Tensor) -> bool {
         .all(|(x, y)| x.to_bits() == y.to_bits() || x.is_nan() && y.is_nan())
 }
 
-/// Units in the last place of the larger operand of f32, f16 or bf16 that a re-associated or decomposed op may be off by.
-const CLOSE_ULPS: f64 = 16.0;
+/// How far an op with sums in another order, or made of several layers, may be off, in units in the last place of the
+/// largest element. Scores of hundreds cost attention in f32 some digits.
+const CLOSE_UNITS: f64 = 128.0;
+/// The same for f16 and bf16, which are computed in f32.
+const CLOSE_HALF_UNITS: f64 = 4.0;
 
-/// Whether all elements are within a few units in the last place, relative to the largest element.
+/// Whether all elements are close.
 fn close(a: &Tensor, b: &Tensor) -> bool {
     if a.ty() != b.ty() {
         return false;
     }
-    let unit = match a.dtype() {
-        DType::F32 => f64::from(f32::EPSILON),
-        DType::F16 => 2f64.powi(-10),
-        DType::BF16 => 2f64.powi(-7),
+    let allowed = match a.dtype() {
+        DType::F32 => CLOSE_UNITS * f64::from(f32::EPSILON),
+        DType::F16 => CLOSE_HALF_UNITS * 2f64.powi(-10),
+        DType::BF16 => CLOSE_HALF_UNITS * 2f64.powi(-7),
         _ => return equal(a, b),
     };
     let wide = |x: &Tensor| shardweld_interp::cast::cast(x, DType::F64).unwrap().slice::<f64>().to_vec();
     let (x, y) = (wide(a), wide(b));
     let largest = y.iter().filter(|v| v.is_finite()).fold(0f64, |m, v| m.max(v.abs()));
-    x.iter().zip(&y).all(|(x, y)| {
-        x == y
-            || x.is_nan() && y.is_nan()
-            || (x - y).abs() <= CLOSE_ULPS * unit * largest.max(f64::MIN_POSITIVE)
-    })
+    x.iter().zip(&y).all(|(x, y)| x == y || x.is_nan() && y.is_nan() || (x - y).abs() <= allowed * largest)
 }
 
 /// Whether lowering may change the bits of an op: its sums are ordered otherwise, or it becomes several layers.
-fn may_differ(node: &Node) -> bool {
-    match &node.op {
-        Op::MatMul { .. }
-        | Op::Softmax { .. }
-        | Op::Normalize { .. }
-        | Op::Attention { .. }
-        | Op::Conv { .. } => true,
-        Op::Unary(u) => matches!(
-            u,
-            Unary::Silu
-                | Unary::Gelu
-                | Unary::GeluTanh
-                | Unary::Softplus
-                | Unary::Exp2
-                | Unary::Expm1
-                | Unary::Log1p
-                | Unary::Log2
-                | Unary::Rsqrt
-                | Unary::Erf
-        ),
-        Op::Binary(b) | Op::BinaryScalar { op: b, .. } => {
-            matches!(b, Binary::Pow | Binary::Rem | Binary::Fmod)
-        }
-        Op::Reduce { .. } => true,
+fn may_differ(op: &Op) -> bool {
+    match op {
+        // A bias is added by a layer of its own.
+        Op::MatMul { .. } | Op::Normalize { .. } | Op::Attention { .. } => true,
+        Op::Unary(u) => *u == Unary::Silu,
         _ => false,
     }
+}
+
+/// Largest operand for which scores of f16 do not overflow where attention is spelled out in layers.
+const TAME: f64 = 32.0;
+
+/// Attention leaves two things open: scores that overflow their type, and queries that may see no key (zeros in the IR,
+/// NaN in TensorRT). Such operands say nothing about lowering.
+fn is_open(op: &Op, given: &[Named<Tensor>]) -> bool {
+    let Op::Attention { mask, .. } = op else { return false };
+    let wide = |x: &Tensor| shardweld_interp::cast::cast(x, DType::F64).unwrap();
+    let wild = |x: &Tensor| wide(x).slice::<f64>().iter().any(|v| !(v.abs() <= TAME));
+    given.iter().any(|g| ["a0", "a1", "a2"].iter().any(|n| wild(&g[*n])))
+        || *mask && given.iter().any(|g| hides(&g["a3"]))
+}
+
+/// Whether a mask hides anything.
+fn hides(mask: &Tensor) -> bool {
+    mask.dtype() == DType::Bool && mask.bytes().contains(&0)
+}
+
+/// Element type of a node's first operand, or else of its result.
+fn node_type(graph: &Graph, node: &Node) -> DType {
+    node.operands.first().map_or(node.results[0].dtype, |&v| graph.ty(v).dtype)
 }
 
 /// The program that is one node of another, its operands inputs `a0`, `a1`, ..
@@ -130,8 +142,8 @@ fn alone(graph: &Graph, node: &Node) -> Graph {
 
 #[test]
 fn every_node_of_random_programs_computes_what_it_means() {
-    let (mut checked, mut refused) = (BTreeSet::new(), 0);
-    for seed in 0..120u64 {
+    let (mut checked, mut refused) = (BTreeSet::new(), BTreeMap::new());
+    for seed in 0..seeds() {
         let graph = random_program(seed, &ProgramOptions { max_ranks: 4, ..ProgramOptions::default() });
         let mut cases = Vec::new();
         let mut values: std::collections::HashMap<Value, Vec<Slot<Tensor>>> = Default::default();
@@ -165,14 +177,20 @@ fn every_node_of_random_programs_computes_what_it_means() {
                 (0..node.results.len()).map(|r| Value { node: id, result: r as u32 }).collect();
             let whole = results.iter().all(|v| (0..ranks).all(|rank| defined(v, rank).is_some()));
             let (Some(given), true) = (given, whole) else { continue };
+            if is_open(&node.op, &given) {
+                continue;
+            }
             let Some(out) = lowered(&alone(&graph, node), &given) else {
-                refused += 1;
+                *refused
+                    .entry(format!("{} of {}", node.op.name(), node_type(&graph, node)))
+                    .or_insert(0u32) += 1;
                 continue;
             };
             for (rank, out) in out.iter().enumerate() {
                 for (r, v) in results.iter().enumerate() {
                     let (found, expected) = (&out[&format!("r{r}")], defined(v, rank).unwrap());
-                    let ok = if may_differ(node) { close(found, &expected) } else { equal(found, &expected) };
+                    let ok =
+                        if may_differ(&node.op) { close(found, &expected) } else { equal(found, &expected) };
                     assert!(
                         ok,
                         "seed {seed}, `{}` ({:?}) on rank {rank}: {:?}\n{found:?}\n{expected:?}\n{given:?}",
@@ -185,7 +203,7 @@ fn every_node_of_random_programs_computes_what_it_means() {
             checked.insert(node.op.name());
         }
     }
-    println!("{refused} nodes refused; checked {checked:?}");
+    println!("refused: {refused:?}; checked: {checked:?}");
     for op in [
         "all_gather",
         "all_reduce",
@@ -224,9 +242,9 @@ fn every_node_of_random_programs_computes_what_it_means() {
 fn whole_programs_keep_their_bits() {
     let options = ProgramOptions { max_ranks: 8, heavy_ops: false, nodes: 24, ..ProgramOptions::default() };
     let (mut compared, mut refused) = (0, 0);
-    for seed in 1000..1200u64 {
+    for seed in 1_000_000..1_000_000 + seeds() {
         let graph = random_program(seed, &options);
-        if graph.nodes().any(|(_, n)| may_differ(n)) {
+        if graph.nodes().any(|(_, n)| may_differ(&n.op)) {
             continue;
         }
         let given = inputs(&graph, seed);
@@ -241,8 +259,9 @@ fn whole_programs_keep_their_bits() {
             for (name, e) in expected {
                 assert!(
                     equal(&found[name], e),
-                    "seed {seed}, rank {rank}, `{name}`: {:?}",
-                    distance(&found[name], e)
+                    "seed {seed}, rank {rank}, `{name}`: {:?}\n{}",
+                    distance(&found[name], e),
+                    graph.to_text().unwrap()
                 );
             }
         }
@@ -256,10 +275,10 @@ fn whole_programs_keep_their_bits() {
 fn a_trace_of_another_program_is_seen() {
     let x = Tensor::new(&[1, 4], &[1.0f32, 2.0, 3.0, 5.0]).unwrap();
     let norm = |kind| {
-        let mut g = Graph::new("norm", shardweld_ir::Mesh::new([("tp", 1)]).unwrap());
-        let ty = shardweld_ir::TensorType::new(DType::F32, &[1, 4]);
+        let mut g = Graph::new("norm", Mesh::new([("tp", 1)]).unwrap());
+        let ty = TensorType::new(DType::F32, &[1, 4]);
         let a: Value = g.add_input("a", ty).unwrap().into();
-        let epsilon = shardweld_ir::Scalar::Float(1e-5);
+        let epsilon = Scalar::Float(1e-5);
         let op = Op::Normalize { kind, trailing: 1, epsilon, scale: false, bias: false };
         let y = g.add("y", op, &[a]).unwrap();
         g.add_output("y", y).unwrap();
@@ -269,4 +288,32 @@ fn a_trace_of_another_program_is_seen() {
     let expected = run(&norm(NormKind::Rms), &WeightStore::new(), &given).unwrap();
     assert!(close(&lowered(&norm(NormKind::Rms), &given).unwrap()[0]["y"], &expected[0]["y"]));
     assert!(!close(&lowered(&norm(NormKind::Layer), &given).unwrap()[0]["y"], &expected[0]["y"]));
+}
+
+#[test]
+fn causal_attention_of_head_size_one_was_not_causal() {
+    let mut g = Graph::new("attention", Mesh::new([("tp", 1)]).unwrap());
+    let x: Value = g.add_input("x", TensorType::new(DType::F32, &[1, 1, 3, 1])).unwrap().into();
+    let op = |causal| Op::Attention { scale: Scalar::Float(0.5), causal, mask: false };
+    let y = g.add("y", op(true), &[x, x, x]).unwrap();
+    g.add_output("y", y).unwrap();
+    let given = [Named::from([("x".to_owned(), Tensor::new(&[1, 1, 3, 1], &[1.0f32, -2.0, 3.0]).unwrap())])];
+    let out = lowered(&g, &given).unwrap();
+    assert_eq!(out[0]["y"].slice::<f32>()[0], 1.0, "the first query sees the first key alone");
+    assert!(close(&out[0]["y"], &run(&g, &WeightStore::new(), &given).unwrap()[0]["y"]));
+}
+
+#[test]
+fn cubes_and_inverse_squares_of_bf16_were_rounded_once() {
+    let x = Tensor::new(&[3], &[1.0625f32, 1.2109375, 1.2421875]).unwrap();
+    for exponent in [3.0, -2.0] {
+        let mut g = Graph::new("power", Mesh::new([("tp", 1)]).unwrap());
+        let a: Value = g.add_input("x", TensorType::new(DType::BF16, &[3])).unwrap().into();
+        let op = Op::BinaryScalar { op: Binary::Pow, scalar: Scalar::Float(exponent), scalar_first: false };
+        let y = g.add("y", op, &[a]).unwrap();
+        g.add_output("y", y).unwrap();
+        let given = [Named::from([("x".to_owned(), shardweld_interp::cast::cast(&x, DType::BF16).unwrap())])];
+        let expected = run(&g, &WeightStore::new(), &given).unwrap();
+        assert!(equal(&lowered(&g, &given).unwrap()[0]["y"], &expected[0]["y"]), "power {exponent}");
+    }
 }
