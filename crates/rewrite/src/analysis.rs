@@ -137,3 +137,54 @@ pub fn pattern_classes(
     }
     Some(ids)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::DTypeSet;
+    use crate::replication::AxisSet;
+    use shardweld_ir::{DType, TensorType};
+
+    fn egraph(types: &[TensorType], terms_agree: bool) -> Egraph {
+        let live = types
+            .iter()
+            .zip(0u64..)
+            .map(|(ty, k)| Facts { ty: ty.clone(), replicated: AxisSet(k), fits: DTypeSet::default() })
+            .collect();
+        let mesh = Mesh::new([("a", 2)]).unwrap();
+        EGraph::new(SpmdAnalysis { mesh, live, terms_agree, errors: Vec::new() })
+    }
+
+    #[test]
+    fn a_merge_of_unequal_types_is_an_error_value() {
+        let mut g = egraph(&[TensorType::new(DType::F32, &[4]), TensorType::new(DType::F32, &[8])], true);
+        let (a, b) = (g.add(Spmd::Live(0)), g.add(Spmd::Live(1)));
+        g.union(a, b);
+        g.rebuild();
+        assert_eq!(g.analysis.errors, ["f32[4] united with f32[8]"]);
+    }
+
+    #[test]
+    fn facts_of_terms_that_agree_join_and_of_others_meet() {
+        let ty = TensorType::new(DType::F32, &[4]);
+        for (agree, expected) in [(true, AxisSet(1)), (false, AxisSet::NONE)] {
+            let mut g = egraph(&[ty.clone(), ty.clone()], agree);
+            let (a, b) = (g.add(Spmd::Live(0)), g.add(Spmd::Live(1)));
+            g.union(a, b);
+            g.rebuild();
+            assert!(g.analysis.errors.is_empty());
+            assert_eq!(g[a].data.facts().unwrap().replicated, expected);
+        }
+    }
+
+    #[test]
+    fn an_ill_typed_term_is_an_error_value() {
+        let mut g = egraph(&[TensorType::new(DType::F32, &[4])], true);
+        let expr: egg::RecExpr<Spmd> = "(transpose $0 [1,0])".parse().unwrap();
+        g.add_expr(&expr);
+        assert_eq!(g.analysis.errors.len(), 1);
+        let expr: egg::RecExpr<Spmd> = "(cast $7 f32)".parse().unwrap();
+        g.add_expr(&expr);
+        assert!(g.analysis.errors.iter().any(|e| e.contains("live-in 7")));
+    }
+}

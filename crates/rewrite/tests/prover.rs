@@ -454,3 +454,64 @@ fn local_sums_and_gathers_are_sums() {
     };
     refuted(judge(FOUR, DType::I64, &[2, 2], 0, left, max));
 }
+
+mod rules {
+    use shardweld_rewrite::prover::{RuleProofError, prove_rule};
+    use shardweld_rewrite::rules::{Direction, Policy, Rule};
+
+    fn rule(lhs: &'static str, rhs: &'static str, guards: &'static [&'static str]) -> Rule {
+        Rule {
+            name: "candidate",
+            lhs,
+            rhs,
+            compute: &[],
+            guards,
+            direction: Direction::Equation,
+            policy: Policy::Always,
+        }
+    }
+
+    const GATHER_OF_SLICE: &str = "(all_gather (own_slice ?x ?d ?g) ?d ?g)";
+
+    #[test]
+    fn a_rule_without_its_guard_is_refuted() {
+        let wrong = rule(GATHER_OF_SLICE, "?x", &[]).compile().unwrap();
+        match prove_rule(&wrong) {
+            Err(RuleProofError::Refuted { example, .. }) => assert!(example.mesh.contains("a=2"), "{example}"),
+            other => panic!("{other:?}"),
+        }
+        let right = rule(GATHER_OF_SLICE, "?x", &["replicated(?x, ?g)"]).compile().unwrap();
+        let record = prove_rule(&right).unwrap();
+        assert!(record.guards_needed["replicated(?x, ?g)"].contains("against"));
+    }
+
+    #[test]
+    fn a_refinement_written_as_an_equation_is_refuted() {
+        let mut r = rule("(gather_to ?x ?d ?r ?g)", "(all_gather ?x ?d ?g)", &[]);
+        assert!(matches!(prove_rule(&r.compile().unwrap()), Err(RuleProofError::Refuted { .. })));
+        r.direction = Direction::Refinement;
+        assert!(prove_rule(&r.compile().unwrap()).is_ok());
+    }
+
+    #[test]
+    fn needless_guards_and_rules_without_instances_are_refused() {
+        let needless = rule("(own_slice (all_gather ?x ?d ?g) ?d ?g)", "?x", &["replicated(?x, ?g)"]);
+        assert!(matches!(prove_rule(&needless.compile().unwrap()), Err(RuleProofError::NeedlessGuard { .. })));
+        let vacuous = rule("(own_slice ?x ?d ?g)", "(all_gather ?x ?d ?g)", &["different(?d, ?d)"]);
+        assert!(matches!(prove_rule(&vacuous.compile().unwrap()), Err(RuleProofError::Vacuous { .. })));
+    }
+
+    #[test]
+    fn scatters_nest_with_the_major_axes_inside() {
+        let nested = |a, b| Rule {
+            compute: if a { &[("?g", "product_group(?a, ?b)")] } else { &[("?g", "product_group(?b, ?a)")] },
+            ..rule(b, "(reduce_scatter ?x ?o ?d ?m ?g)", &[])
+        };
+        let term = "(reduce_scatter (reduce_scatter ?x ?o ?d ?m ?a) ?o ?d ?m ?b)";
+        assert!(prove_rule(&nested(true, term).compile().unwrap()).is_ok());
+        assert!(matches!(
+            prove_rule(&nested(false, term).compile().unwrap()),
+            Err(RuleProofError::Refuted { .. })
+        ));
+    }
+}
