@@ -323,10 +323,13 @@ impl Lowerer<'_> {
         if !self.b.ty(x).0.is_float() && e != 3.0 {
             return refuse(format!("TensorRT has no power {exponent} of {}", self.b.ty(x).0));
         }
-        // Each of these steps rounds by itself, in the IR too.
         if e == 3.0 || e == -2.0 {
-            let square = self.ew(at, E::Prod, x, x)?;
-            return if e == 3.0 { self.ew(at, E::Prod, square, x) } else { self.un(at, U::Recip, square) };
+            let steps = |l: &mut Self, x| {
+                let square = l.ew(at, E::Prod, x, x)?;
+                if e == 3.0 { l.ew(at, E::Prod, square, x) } else { l.un(at, U::Recip, square) }
+            };
+            // Each step rounds by itself; powers of f16 alone round once.
+            return if self.b.ty(x).0 == DType::F16 { self.in_math(at, x, steps) } else { steps(self, x) };
         }
         self.in_math(at, x, |l, x| {
             if e == 0.5 {
