@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::call::CallError;
 use crate::library::LibraryError;
 use crate::rendezvous::RendezvousError;
-use crate::transport::LostRank;
+use crate::transport::{LostRank, Missing};
 
 /// Why a communicator could not be made or a collective did not finish.
 #[derive(Debug, Error)]
@@ -79,8 +79,8 @@ pub enum Cause {
     Timeout {
         /// The limit.
         limit: Duration,
-        /// Global ranks known not to have arrived; empty if the transport cannot tell.
-        missing: Vec<u32>,
+        /// Ranks known not to have arrived; empty if the transport cannot tell.
+        missing: Vec<Missing>,
     },
     /// A rank is gone.
     #[error("rank {} is lost: {}", .0.rank, .0.how)]
@@ -127,6 +127,10 @@ pub enum Cause {
     Transport(String),
 }
 
-fn missing_text(missing: &[u32]) -> String {
-    if missing.is_empty() { String::new() } else { format!("; ranks {missing:?} did not arrive") }
+fn missing_text(missing: &[Missing]) -> String {
+    let one = |m: &Missing| match &m.last_call {
+        Some(call) => format!("; rank {} did not arrive, its last call was {call}", m.rank),
+        None => format!("; rank {} did not arrive", m.rank),
+    };
+    missing.iter().map(one).collect()
 }

@@ -31,7 +31,8 @@ impl<C> Groups<C> {
         }
         let partitions: Vec<Vec<Vec<u32>>> = distinct.iter().map(|g| g.all(mesh)).collect();
         let text = format!("{} ranks, {partitions:?}", mesh.world_size());
-        transport.agree("the mesh and the groups of the program", *blake3::hash(text.as_bytes()).as_bytes())?;
+        transport
+            .agree("the mesh and the groups of the program", *blake3::hash(text.as_bytes()).as_bytes())?;
         let comms = distinct
             .into_iter()
             .zip(&partitions)

@@ -36,5 +36,5 @@ pub use library::{LibraryError, Search};
 pub use local::{LocalComm, LocalTransport, local_world};
 pub use nccl::{NcclComm, NcclLibrary, NcclTransport};
 pub use rendezvous::{FileRendezvous, Join, Rendezvous, RendezvousError, TcpRendezvous};
-pub use transport::{Communicator, LostRank, PeerWatch, Transport};
+pub use transport::{Arrival, Communicator, LostRank, Missing, PeerWatch, Transport};
 pub use version::NcclVersion;

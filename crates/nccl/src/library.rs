@@ -46,7 +46,9 @@ pub enum LibraryError {
         why: &'static str,
     },
     /// Several ranks on one GPU without NCCL's consent.
-    #[error("ranks {ranks:?} share one GPU; NCCL allows that only with {env}=1 in the environment of every rank")]
+    #[error(
+        "ranks {ranks:?} share one GPU; NCCL allows that only with {env}=1 in the environment of every rank"
+    )]
     SharedGpu {
         /// Ranks on the GPU.
         ranks: Vec<u32>,
@@ -112,9 +114,8 @@ fn in_folder(folder: &Path) -> Vec<PathBuf> {
 /// `lib/python3.*/site-packages` of an installation, in order of name.
 fn site_packages_of(prefix: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(prefix.join("lib")) else { return vec![] };
-    let python = |p: &PathBuf| {
-        p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with("python3"))
-    };
+    let python =
+        |p: &PathBuf| p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with("python3"));
     let mut found: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(python).collect();
     found.sort();
     found.into_iter().map(|p| p.join("site-packages")).filter(|p| p.is_dir()).collect()
@@ -153,8 +154,7 @@ pub(crate) fn gate_world(path: &Path, seats: &[Seat]) -> Result<(), LibraryError
         }
     }
     for s in seats {
-        let ranks: Vec<u32> =
-            (0..seats.len()).filter(|&r| seats[r].gpu == s.gpu).map(|r| r as u32).collect();
+        let ranks: Vec<u32> = (0..seats.len()).filter(|&r| seats[r].gpu == s.gpu).map(|r| r as u32).collect();
         if ranks.len() < 2 {
             continue;
         }

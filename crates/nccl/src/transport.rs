@@ -1,6 +1,9 @@
 //! The interface that NCCL and the in-process transport share: ranks, communicators, buffers.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
 
 use crate::call::Call;
 use crate::error::CommError;
@@ -14,21 +17,96 @@ pub struct LostRank {
     pub how: String,
 }
 
-/// Says which rank was lost first. Clones share what they know.
+/// The last collective a rank has come to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arrival {
+    /// Which communicator; the same text on all its members.
+    pub comm: String,
+    /// How many calls this rank made on it before.
+    pub seq: u64,
+    /// The call as text.
+    pub call: String,
+}
+
+/// What a rank knows of the others between collectives: who is lost, and where each one is. Clones share it.
+///
+/// The rendezvous heartbeat carries it, so it is a few beats old.
 #[derive(Clone, Debug, Default)]
-pub struct PeerWatch(Arc<Mutex<Option<LostRank>>>);
+pub struct PeerWatch(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    lost: Option<LostRank>,
+    /// Whether heartbeats carry arrivals; without, nothing follows from not knowing one.
+    tracking: bool,
+    mine: Option<Arrival>,
+    arrivals: BTreeMap<u32, Arrival>,
+}
 
 impl PeerWatch {
+    /// A watch whose owner passes arrivals on.
+    pub fn tracking() -> PeerWatch {
+        PeerWatch(Arc::new(Mutex::new(Known { tracking: true, ..Known::default() })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The first rank reported lost.
     pub fn lost(&self) -> Option<LostRank> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().lost.clone()
     }
 
     /// Reports a lost rank; the first report stands.
     pub fn report(&self, rank: u32, how: impl Into<String>) {
-        let mut lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lost.get_or_insert_with(|| LostRank { rank, how: how.into() });
+        self.lock().lost.get_or_insert_with(|| LostRank { rank, how: how.into() });
     }
+
+    /// This rank comes to a collective.
+    pub fn arrive(&self, arrival: Arrival) {
+        self.lock().mine = Some(arrival);
+    }
+
+    /// Where this rank is.
+    pub fn mine(&self) -> Option<Arrival> {
+        self.lock().mine.clone()
+    }
+
+    /// Another rank has come to a collective.
+    pub fn learn(&self, rank: u32, arrival: Arrival) {
+        self.lock().arrivals.insert(rank, arrival);
+    }
+
+    /// The members that are not known to have come to `at`; empty if arrivals are not tracked.
+    pub fn missing(&self, at: &Arrival, members: &[u32], own: u32) -> Vec<Missing> {
+        let known = self.lock();
+        if !known.tracking {
+            return vec![];
+        }
+        let here = |r: u32| known.arrivals.get(&r).is_some_and(|a| a.comm == at.comm && a.seq >= at.seq);
+        let away = members.iter().filter(|&&r| r != own && !here(r));
+        away.map(|&rank| Missing { rank, last_call: known.arrivals.get(&rank).map(|a| a.call.clone()) })
+            .collect()
+    }
+
+    /// A member that is at the same place in its order as `at`, with another call.
+    pub fn mismatch(&self, at: &Arrival, members: &[u32]) -> Option<(u32, String)> {
+        let known = self.lock();
+        members.iter().find_map(|r| {
+            let a = known.arrivals.get(r)?;
+            (a.comm == at.comm && a.seq == at.seq && a.call != at.call).then(|| (*r, a.call.clone()))
+        })
+    }
+}
+
+/// A rank that did not come to a collective.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Global rank.
+    pub rank: u32,
+    /// Its last call, where known.
+    pub last_call: Option<String>,
 }
 
 /// One rank's end of a group. Every method that waits ends within the limit its transport was made with.
@@ -85,5 +163,50 @@ pub(crate) fn disagreement(what: &str, digests: &[[u8; 32]]) -> Result<(), CommE
     match digests.iter().position(|d| d != first) {
         None => Ok(()),
         Some(other) => Err(CommError::Disagree { what: what.to_owned(), rank: other as u32 }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(comm: &str, seq: u64, call: &str) -> Arrival {
+        Arrival { comm: comm.into(), seq, call: call.into() }
+    }
+
+    #[test]
+    fn who_is_missing_and_where_it_is_follows_from_arrivals() {
+        let watch = PeerWatch::tracking();
+        watch.learn(1, at("a", 3, "q"));
+        watch.learn(2, at("a", 2, "p"));
+        watch.learn(3, at("b", 9, "z"));
+        let here = at("a", 3, "q");
+        let missing = watch.missing(&here, &[0, 1, 2, 3, 4], 0);
+        let text: Vec<_> = missing.iter().map(|m| (m.rank, m.last_call.as_deref())).collect();
+        assert_eq!(text, [(2, Some("p")), (3, Some("z")), (4, None)]);
+        assert_eq!(
+            PeerWatch::default().missing(&here, &[0, 1], 0),
+            [],
+            "nothing is known without heartbeats"
+        );
+    }
+
+    #[test]
+    fn another_call_at_the_same_place_is_a_mismatch() {
+        let watch = PeerWatch::tracking();
+        watch.learn(1, at("a", 3, "k"));
+        assert_eq!(watch.mismatch(&at("a", 3, "q"), &[0, 1]), Some((1, "k".into())));
+        assert_eq!(watch.mismatch(&at("a", 3, "k"), &[0, 1]), None);
+        assert_eq!(watch.mismatch(&at("a", 4, "q"), &[0, 1]), None, "it is only behind");
+        assert_eq!(watch.mismatch(&at("b", 3, "q"), &[0, 1]), None, "another communicator");
+        assert_eq!(watch.mismatch(&at("a", 3, "q"), &[0, 2]), None, "not a member");
+    }
+
+    #[test]
+    fn the_first_lost_rank_stands() {
+        let watch = PeerWatch::default();
+        watch.report(2, "died");
+        watch.clone().report(1, "followed");
+        assert_eq!(watch.lost(), Some(LostRank { rank: 2, how: "died".into() }));
     }
 }

@@ -42,8 +42,14 @@ fn file(folder: &Path) -> impl Fn(Join) -> Result<Box<dyn Rendezvous>, Rendezvou
 /// Runs `job` on each of `n` ranks of one good job.
 fn ranks<T: Send>(meet: Meet, n: u32, job: impl Fn(Box<dyn Rendezvous>) -> T + Sync) -> Vec<T> {
     thread::scope(|s| {
-        let threads: Vec<_> =
-            (0..n).map(|r| s.spawn({ let job = &job; move || job(meet(settings(r, n, "t")).unwrap()) })).collect();
+        let threads: Vec<_> = (0..n)
+            .map(|r| {
+                s.spawn({
+                    let job = &job;
+                    move || job(meet(settings(r, n, "t")).unwrap())
+                })
+            })
+            .collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     })
 }
@@ -215,7 +221,10 @@ fn two_jobs_on_one_port_are_told_apart() {
         let e = TcpRendezvous::join(&address, short(1, 2, "second")).unwrap_err();
         assert!(matches!(e, RendezvousError::WrongToken { .. }), "{e}");
         let e = first.join().unwrap().unwrap_err().to_string();
-        assert!(e.contains("[1]") && e.contains("wrong token"), "the first job says who was turned away: {e}");
+        assert!(
+            e.contains("[1]") && e.contains("wrong token"),
+            "the first job says who was turned away: {e}"
+        );
     });
 }
 

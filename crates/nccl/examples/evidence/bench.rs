@@ -26,7 +26,11 @@ pub struct Bench {
 
 impl Bench {
     pub fn start(run: &Run, args: &RankArgs, limit: Duration) -> Outcome<Bench> {
-        let join = Join::new(args.rank, args.world, &args.token);
+        let join = Join {
+            beat: Duration::from_millis(200),
+            dead_after: Duration::from_secs(2),
+            ..Join::new(args.rank, args.world, &args.token)
+        };
         let met: Box<dyn Rendezvous> = match args.meet.split_once(':') {
             Some(("tcp", address)) => Box::new(TcpRendezvous::join(address, join)?),
             Some(("file", folder)) => Box::new(FileRendezvous::join(Path::new(folder), join)?),
@@ -37,7 +41,7 @@ impl Bench {
         let mut transport = NcclTransport::connect(library, device, met, limit)?;
         let world = Some(transport.split(&[(0..args.world).collect()])?);
         let bench = Bench { transport, world, rank: args.rank, n: args.world, limit, failures: 0 };
-        if bench.rank == 0 {
+        if bench.rank == 0 && args.job == "report" {
             let (l, d) = (bench.transport.library(), bench.transport.device());
             println!("\n## {} ranks\n\nNCCL {} on {}.", bench.n, l.version(), d.name()?);
         }

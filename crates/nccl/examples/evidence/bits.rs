@@ -29,8 +29,7 @@ pub fn layout(e: ElementType) -> (u32, u32) {
 }
 
 /// Classes of float values, in the order of [`class`].
-pub const CLASSES: [&str; 7] =
-    ["+0", "-0", "subnormal", "normal", "infinity", "quiet NaN", "signalling NaN"];
+pub const CLASSES: [&str; 7] = ["+0", "-0", "subnormal", "normal", "infinity", "quiet NaN", "signalling NaN"];
 
 /// Class of a bit pattern, as an index into [`CLASSES`].
 pub fn class(e: ElementType, bits: u64) -> usize {
@@ -42,19 +41,23 @@ pub fn class(e: ElementType, bits: u64) -> usize {
         (0, 0) => sign as usize,
         (0, _) => 2,
         // E4M3 has no infinity and one NaN mantissa.
-        (x, m) if e == ElementType::F8E4M3 => if x == top && m == 7 { 5 } else { 3 },
+        (x, 7) if e == ElementType::F8E4M3 && x == top => 5,
+        _ if e == ElementType::F8E4M3 => 3,
         (x, 0) if x == top => 4,
-        (x, m) if x == top => if m >> (man - 1) == 1 { 5 } else { 6 },
+        (x, m) if x == top => {
+            if m >> (man - 1) == 1 {
+                5
+            } else {
+                6
+            }
+        }
         _ => 3,
     }
 }
 
 /// Elements of a buffer as bit patterns.
 pub fn read(e: ElementType, bytes: &[u8]) -> Vec<u64> {
-    bytes
-        .chunks_exact(e.size())
-        .map(|c| c.iter().rev().fold(0, |v, &b| v << 8 | u64::from(b)))
-        .collect()
+    bytes.chunks_exact(e.size()).map(|c| c.iter().rev().fold(0, |v, &b| v << 8 | u64::from(b))).collect()
 }
 
 /// Bit patterns as a buffer.

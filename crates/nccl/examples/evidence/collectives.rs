@@ -2,7 +2,9 @@
 
 use shardweld_ir::{AxisId, Group, Mesh, ReduceOp};
 use shardweld_nccl::local::perform;
-use shardweld_nccl::{Call, Communicator, ElementType, Groups, Kind, NcclLibrary, NcclTransport, Search, Transport};
+use shardweld_nccl::{
+    Call, Communicator, ElementType, Groups, Kind, NcclLibrary, NcclTransport, Search, Transport,
+};
 
 use crate::Outcome;
 use crate::bench::{Bench, POISON};
@@ -100,7 +102,7 @@ pub fn all(b: &mut Bench) -> Outcome<()> {
 
 /// The groups of a two-axis mesh, made by splitting.
 pub fn groups(b: &mut Bench) -> Outcome<()> {
-    if b.n < 4 || b.n % 2 != 0 {
+    if b.n < 4 || !b.n.is_multiple_of(2) {
         return Ok(());
     }
     let mesh = Mesh::new([("cp", b.n / 2), ("tp", 2)])?;
@@ -144,7 +146,13 @@ pub fn groups(b: &mut Bench) -> Outcome<()> {
             b.fail(&format!("group {name}: {wrong} elements differ"));
         }
         let (compared, wrong) = (b.total(compared)?, b.total(wrong)?);
-        b.row(&[name.into(), format!("{members:?}"), calls.to_string(), compared.to_string(), wrong.to_string()]);
+        b.row(&[
+            name.into(),
+            format!("{members:?}"),
+            calls.to_string(),
+            compared.to_string(),
+            wrong.to_string(),
+        ]);
     }
     Ok(())
 }
@@ -158,8 +166,7 @@ pub fn adopted(b: &mut Bench) -> Outcome<()> {
     let device = b.transport.device().clone();
     // SAFETY: the communicator is live and of this library (the loader gives one instance per file), on this GPU; it
     // outlives `adopted`, which is dropped below, and nothing else uses it meanwhile.
-    let mut adopted =
-        unsafe { NcclTransport::adopt(library, device, b.transport.as_raw(), None, b.limit)? };
+    let mut adopted = unsafe { NcclTransport::adopt(library, device, b.transport.as_raw(), None, b.limit)? };
     let mut comm = adopted.split(&[(0..b.n).rev().collect()])?;
     let call = Call::new("evidence", Kind::AllGather, ElementType::I32, &[1], b.n)?;
     let send = adopted.upload(&(b.rank as i32).to_le_bytes())?;

@@ -60,13 +60,53 @@ pub fn max_min(b: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
+/// SUM at the edges of the formats: all ranks hold the value, or one does and the others the second.
+pub fn sum_edges(b: &mut Bench) -> Outcome<()> {
+    use ElementType::*;
+    b.heading(
+        "SUM at the edges: rank 0 holds the first value, all others the second",
+        &["type", "first, others", "result"],
+    );
+    for e in [F32, F64, F16, BF16, F8E4M3, F8E5M2] {
+        let (exp, man) = bits::layout(e);
+        let sign = 1u64 << (exp + man);
+        let top = ((1u64 << exp) - 1) << man;
+        let max = if e == F8E4M3 { top | 6 } else { top - 1 };
+        let mut cases = vec![
+            ("max, max", max, max),
+            ("max, -max", max, sign | max),
+            ("-0, -0", sign, sign),
+            ("smallest, smallest", 1, 1),
+        ];
+        if e != F8E4M3 {
+            cases.extend([("inf, 0", top, 0), ("inf, inf", top, top), ("inf, -inf", top, sign | top)]);
+        }
+        let first = b.rank == 0;
+        let send = bits::write(e, cases.iter().map(|&(_, x, y)| if first { x } else { y }));
+        let got = bits::read(e, &b.all_reduce(ReduceOp::Sum, e, &send)?);
+        for ((name, x, _), r) in cases.into_iter().zip(got) {
+            let text = format!("{} {}", bits::CLASSES[bits::class(e, r)], bits::hex(e, r));
+            b.row(&[e.to_string(), format!("{name} (first {})", bits::hex(e, x)), text]);
+        }
+    }
+    Ok(())
+}
+
 /// Which formula an integer AVG follows.
 pub fn integer_avg(b: &mut Bench) -> Outcome<()> {
     use ElementType::*;
     const COUNT: usize = 4096;
     b.heading(
         "AVG of integers: elements that differ from each formula",
-        &["type", "values", "all ranks 3", "wrapped sum / n, towards 0", "exact sum / n, towards 0", "exact sum / n, floor", "sum of (x / n)"],
+        &[
+            "type",
+            "values",
+            "all ranks 3",
+            "wrapped sum / n, towards 0",
+            "exact sum / n, towards 0",
+            "exact sum / n, floor",
+            "sum of (x / n)",
+        ],
     );
     for e in [I8, U8, I32, U32, I64, U64] {
         let width = 8 * e.size() as u32;
@@ -101,7 +141,11 @@ pub fn integer_avg(b: &mut Bench) -> Outcome<()> {
                     *d += u64::from(want as u64 & mask != g);
                 }
             }
-            let mut row = vec![e.to_string(), name.into(), format!("{:?}", threes.first().map(|&t| value(t)))];
+            let mut row = vec![
+                e.to_string(),
+                name.into(),
+                threes.first().map_or("-".into(), |&t| value(t).to_string()),
+            ];
             row.extend(differ.map(|d| share(d, COUNT as u64)));
             b.row(&row);
         }

@@ -16,27 +16,43 @@ pub fn run(run: &Run) -> Outcome<()> {
             println!("\n`{name}={value}`");
         }
     }
-    println!("\nshardweld-nccl {}; {} GPU(s).", env!("CARGO_PKG_VERSION"), run.gpus);
+    let driver = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    println!(
+        "\nshardweld-nccl {}; {} GPU(s). Driver: {}",
+        env!("CARGO_PKG_VERSION"),
+        run.gpus,
+        driver.lines().next().unwrap_or("unknown")
+    );
     let mut bad: Vec<String> = Vec::new();
     for (i, &n) in run.ranks.iter().enumerate() {
         // Both kinds of rendezvous are used.
         let began = Instant::now();
         let statuses = job(run, n, "report", run.limit, i % 2 == 1)?;
         println!("\n({n} ranks took {:.0} s)", began.elapsed().as_secs_f64());
-        bad.extend(statuses.iter().filter(|(_, s)| !s.success()).map(|(r, s)| format!("{n} ranks, rank {r}: {s}")));
+        bad.extend(
+            statuses.iter().filter(|(_, s)| !s.success()).map(|(r, s)| format!("{n} ranks, rank {r}: {s}")),
+        );
     }
     if "faults".contains(&run.only) {
         let n = run.ranks.iter().copied().max().unwrap_or(2).min(4);
-        for (kind, title) in [
-            ("killed", format!("Rank {VICTIM} of {n} is killed before the call")),
-            ("absent", format!("Rank {VICTIM} of {n} never makes the call (limit {LIMIT} s)")),
+        for (kind, tcp, title) in [
+            ("killed", true, format!("Rank {VICTIM} of {n} dies before the call (TCP rendezvous)")),
+            ("killed", false, format!("Rank {VICTIM} of {n} dies before the call (file rendezvous)")),
+            ("absent", true, format!("Rank {VICTIM} of {n} never makes the call (limit {LIMIT} s)")),
+            (
+                "swapped",
+                true,
+                format!("Rank {VICTIM} of {n} calls all_gather where the others call all_reduce"),
+            ),
         ] {
             println!("\n## {title}\n");
             let began = Instant::now();
-            let statuses = job(run, n, kind, LIMIT, true)?;
+            let statuses = job(run, n, kind, LIMIT, tcp)?;
             println!("\nAll processes gone after {:.1} s.", began.elapsed().as_secs_f64());
-            let survivors = statuses.iter().filter(|(r, _)| *r != VICTIM);
-            bad.extend(survivors.filter(|(_, s)| !s.success()).map(|(r, s)| format!("{kind}, rank {r}: {s}")));
+            let survivors = statuses.iter().filter(|(r, _)| *r != VICTIM || kind == "swapped");
+            bad.extend(
+                survivors.filter(|(_, s)| !s.success()).map(|(r, s)| format!("{kind}, rank {r}: {s}")),
+            );
         }
         let left = std::fs::read_dir("/dev/shm").map_or(0, |d| {
             d.flatten().filter(|f| f.file_name().to_string_lossy().starts_with("nccl-")).count()
@@ -49,7 +65,8 @@ pub fn run(run: &Run) -> Outcome<()> {
 
 /// Runs one job to its end; kills what is left at the deadline.
 fn job(run: &Run, n: u32, job: &str, limit: u64, tcp: bool) -> Outcome<Vec<(u32, ExitStatus)>> {
-    let token = format!("evidence-{}-{n}-{job}", std::process::id());
+    let kind = if tcp { "tcp" } else { "file" };
+    let token = format!("evidence-{}-{n}-{job}-{kind}", std::process::id());
     let meet = if tcp {
         // Free now; if somebody takes it meanwhile, the ranks say so.
         format!("tcp:{}", TcpListener::bind("127.0.0.1:0")?.local_addr()?)

@@ -1,6 +1,6 @@
 //! Runs every collective on real NCCL and prints, as Markdown, what its bits are. For a host with a GPU:
 //!
-//! `NCCL_MULTI_RANK_GPU_ENABLE=1 evidence --ranks 2,4,8 [--nccl FILE] [--gpus 1]`
+//! `NCCL_MULTI_RANK_GPU_ENABLE=1 evidence [--ranks 2,3,4,8] [--nccl FILE] [--gpus 1]`
 //!
 //! The launcher starts one process per rank. Rank 0 prints the report; the launcher adds what the faults did.
 //!
@@ -11,10 +11,10 @@
 //! | `bits` | float formats, classes of values, pseudo-random inputs |
 //! | `collectives` | every collective and type against the expected bytes; sub-groups; an adopted communicator |
 //! | `gather` | all-gather against padded all-reduce |
-//! | `extremes` | MAX and MIN of NaN and signed zeros; AVG of integers |
+//! | `extremes` | MAX and MIN of NaN and signed zeros; SUM at the edges of formats; AVG of integers |
 //! | `sums` | order of float sums |
 //! | `timing` | time per collective |
-//! | `faults` | a rank that dies, a rank that does not come |
+//! | `faults` | a rank that dies, does not come, or calls something else |
 
 mod bench;
 mod bits;
@@ -44,7 +44,7 @@ struct Cli {
 #[derive(Args, Clone)]
 struct Run {
     /// Numbers of ranks to run with.
-    #[arg(long, value_delimiter = ',', default_value = "2,4,8")]
+    #[arg(long, value_delimiter = ',', default_value = "2,3,4,8")]
     ranks: Vec<u32>,
     /// NCCL library, or its folder.
     #[arg(long, global = true)]
@@ -81,7 +81,7 @@ struct RankArgs {
     meet: String,
     #[arg(long)]
     token: String,
-    /// `report`, `killed` or `absent`.
+    /// `report`, `killed`, `absent` or `swapped`.
     #[arg(long)]
     job: String,
 }
@@ -111,12 +111,13 @@ fn rank(run: &Run, args: &RankArgs) -> Outcome<()> {
         return faults::rank(bench, &args.job);
     }
     type Section = (&'static str, fn(&mut bench::Bench) -> Outcome<()>);
-    let sections: [Section; 8] = [
+    let sections: [Section; 9] = [
         ("collectives", collectives::all),
         ("groups", collectives::groups),
         ("adopted", collectives::adopted),
         ("gather", gather::padded),
         ("extremes", extremes::max_min),
+        ("edges", extremes::sum_edges),
         ("averages", extremes::integer_avg),
         ("sums", sums::order),
         ("timing", timing::table),

@@ -45,8 +45,14 @@ fn which_order(b: &mut Bench) -> Outcome<()> {
     b.heading(
         "Order of an all-reduce(SUM): elements (of a sample) that equal each model",
         &[
-            "type", "elements", "fold from rank 0", "fold in ring order from some rank", "fold in ring order, reversed, from some rank",
-            "pairwise tree", "f32 accumulated in ring order from some rank, rounded once", "none of these",
+            "type",
+            "elements",
+            "fold from rank 0",
+            "fold in ring order from some rank",
+            "fold in ring order, reversed, from some rank",
+            "pairwise tree",
+            "f32 accumulated in ring order from some rank, rounded once",
+            "none of these",
         ],
     );
     for e in TYPES {
@@ -151,10 +157,7 @@ fn dependence(b: &mut Bench) -> Outcome<()> {
 
 /// Laws of the rule catalogue whose exactness depends on the transport.
 fn laws(b: &mut Bench) -> Outcome<()> {
-    b.heading(
-        "Laws of sums: elements whose bits differ",
-        &["law", "type", "elements", "differ"],
-    );
+    b.heading("Laws of sums: elements whose bits differ", &["law", "type", "elements", "differ"]);
     const COUNT: usize = 65_536;
     let n = b.n as usize;
     let me = b.rank as usize;
@@ -186,7 +189,12 @@ fn laws(b: &mut Bench) -> Outcome<()> {
         }
         if e.size() == 2 {
             let wide = b.all_reduce(ReduceOp::Sum, ElementType::F32, &bits::widen(e, &ops[me]))?;
-            row(b, "all_reduce = cast(all_reduce in f32)", differing(e, &sum, &bits::narrow(e, &wide)), COUNT);
+            row(
+                b,
+                "all_reduce = cast(all_reduce in f32)",
+                differing(e, &sum, &bits::narrow(e, &wide)),
+                COUNT,
+            );
         }
         // Replicated operand: the product and the mean in the type itself.
         let one = &ops[0];
@@ -202,7 +210,12 @@ fn laws(b: &mut Bench) -> Outcome<()> {
             let scaled = combine(e, ReduceOp::Prod, &[&ops[me], &constant(e, c, COUNT)]);
             let before = b.all_reduce(ReduceOp::Sum, e, &scaled)?;
             let after = combine(e, ReduceOp::Prod, &[&sum, &constant(e, c, COUNT)]);
-            row(b, &format!("{c} * all_reduce(x) = all_reduce({c} * x)"), differing(e, &before, &after), COUNT);
+            row(
+                b,
+                &format!("{c} * all_reduce(x) = all_reduce({c} * x)"),
+                differing(e, &before, &after),
+                COUNT,
+            );
         }
     }
     Ok(())

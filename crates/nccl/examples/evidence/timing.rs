@@ -22,7 +22,12 @@ pub fn table(b: &mut Bench) -> Outcome<()> {
     let rows = [
         ("all_reduce", Kind::AllReduce(ReduceOp::Sum), COUNT, 2 * (n - 1) * COUNT * 4 / n),
         ("all_gather", Kind::AllGather, COUNT, (n - 1) * COUNT * 4),
-        ("all_gather as padded all_reduce", Kind::AllReduce(ReduceOp::Sum), COUNT * n, 2 * (n - 1) * COUNT * 4),
+        (
+            "all_gather as padded all_reduce",
+            Kind::AllReduce(ReduceOp::Sum),
+            COUNT * n,
+            2 * (n - 1) * COUNT * 4,
+        ),
         ("reduce_scatter", Kind::ReduceScatter(ReduceOp::Sum), COUNT, (n - 1) * COUNT * 4 / n),
         ("all_to_all", Kind::AllToAll, COUNT, (n - 1) * COUNT * 4 / n),
         ("broadcast", Kind::Broadcast { root: 0 }, COUNT, COUNT * 4),

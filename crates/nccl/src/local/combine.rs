@@ -1,5 +1,5 @@
 //! Arithmetic of the reducing collectives on host bytes, as NCCL does it: operands in group order, each step rounded to
-//! the element type, max and min ignoring a NaN beside a number.
+//! the element type, max and min ignoring a NaN beside a number and ordering -0 below +0, 8-bit floats saturating.
 
 use half::{bf16, f16};
 use shardweld_ir::ReduceOp;
@@ -87,10 +87,15 @@ fn floats<const N: usize>(
     let step = |a: f64, b: f64| match op {
         ReduceOp::Sum | ReduceOp::Avg => round(a + b),
         ReduceOp::Prod => round(a * b),
-        ReduceOp::Max => a.max(b),
-        ReduceOp::Min => a.min(b),
+        ReduceOp::Max => extreme(a, b, a > b || (a == b && b.is_sign_negative())),
+        ReduceOp::Min => extreme(a, b, a < b || (a == b && a.is_sign_negative())),
     };
     fold(operands, &decode, step, |v| encode(if op == ReduceOp::Avg { v / n } else { v }))
+}
+
+/// The number beside a NaN; else `a` if `first`.
+fn extreme(a: f64, b: f64, first: bool) -> f64 {
+    if b.is_nan() || first { a } else { b }
 }
 
 /// An 8-bit float format.
@@ -100,7 +105,7 @@ struct Fp8 {
     bias: i32,
     /// Largest finite value.
     max: f64,
-    /// Whether the format has infinities; without them what overflows becomes NaN.
+    /// Whether the format has infinities.
     infinite: bool,
 }
 
@@ -121,17 +126,15 @@ impl Fp8 {
         sign * magnitude
     }
 
-    /// Rounds to nearest, ties to even; what overflows becomes infinity, or NaN without infinities.
+    /// Rounds to nearest, ties to even; what is larger than the largest number, infinity too, becomes that.
     fn encode(self, v: f64) -> u8 {
         let sign = if v.is_sign_negative() { 0x80 } else { 0 };
-        let (top, over) = if self.infinite { (0x7b, 0x7c) } else { (0x7e, 0x7f) };
-        // Halfway to the value that would follow the largest one.
-        let limit = self.max + (self.max - self.decode(top - 1)) / 2.0;
+        let top = if self.infinite { 0x7b } else { 0x7e };
         if v.is_nan() {
             return sign | 0x7f;
         }
-        if v.abs() >= limit {
-            return sign | over;
+        if v.abs() >= self.max {
+            return sign | top;
         }
         let distance = |b: u8| (self.decode(b) - v.abs()).abs();
         let below = (0..=top).rev().find(|&b| self.decode(b) <= v.abs()).unwrap_or(0);
@@ -150,7 +153,7 @@ mod tests {
         for f in [Fp8::E4M3, Fp8::E5M2] {
             for b in 0..=255u8 {
                 let v = f.decode(b);
-                if !v.is_nan() {
+                if v.is_finite() {
                     assert_eq!(f.encode(v), b, "{v}");
                 }
             }
@@ -158,8 +161,8 @@ mod tests {
         assert_eq!(Fp8::E4M3.decode(0x38), 1.0);
         assert_eq!(Fp8::E5M2.decode(0x3c), 1.0);
         assert_eq!(Fp8::E4M3.encode(17.0), Fp8::E4M3.encode(16.0), "tie to even");
-        assert_eq!(Fp8::E4M3.encode(1e9) & 0x7f, 0x7f);
-        assert_eq!(Fp8::E5M2.encode(1e9), 0x7c);
+        assert_eq!(Fp8::E4M3.encode(1e9), 0x7e);
+        assert_eq!(Fp8::E5M2.encode(f64::NEG_INFINITY), 0xfb);
     }
 
     #[test]
@@ -170,6 +173,25 @@ mod tests {
         assert_eq!(sum, big, "256 + 1 rounds back to 256 twice");
         let sum = combine(ElementType::BF16, ReduceOp::Sum, &[&one, &one, &big]);
         assert_eq!(sum, x(258.0));
+    }
+
+    /// What NCCL 2.30.7 gave on an H200 (`docs/evidence`).
+    #[test]
+    fn a_number_beats_a_nan_and_zeros_are_ordered() {
+        let f = |op, a: f32, b: f32| {
+            let c = combine(ElementType::F32, op, &[&a.to_le_bytes(), &b.to_le_bytes()]);
+            u32::from_le_bytes(c.try_into().unwrap())
+        };
+        for op in [ReduceOp::Max, ReduceOp::Min] {
+            assert_eq!(f(op, f32::NAN, -1.0), (-1f32).to_bits());
+            assert_eq!(f(op, -1.0, f32::NAN), (-1f32).to_bits());
+        }
+        for (a, b) in [(0.0, -0.0), (-0.0, 0.0)] {
+            assert_eq!(f(ReduceOp::Max, a, b), 0);
+            assert_eq!(f(ReduceOp::Min, a, b), 0x8000_0000);
+        }
+        let inf = combine(ElementType::F8E5M2, ReduceOp::Sum, &[&[0x7c], &[0]]);
+        assert_eq!(inf, [0x7b], "8-bit floats saturate");
     }
 
     #[test]

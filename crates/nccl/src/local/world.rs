@@ -5,7 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::Cause;
-use crate::transport::LostRank;
+use crate::transport::{LostRank, Missing};
 
 /// Which split made a group, and which part of the partition it is.
 pub(super) type GroupKey = (usize, usize);
@@ -121,7 +121,9 @@ impl World {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let cause = Cause::Timeout { limit: self.limit, missing: state.missing(at, members) };
+                let missing = state.missing(at, members).into_iter();
+                let missing = missing.map(|rank| Missing { rank, last_call: None }).collect();
+                let cause = Cause::Timeout { limit: self.limit, missing };
                 state.fail(at, &cause);
                 self.changed.notify_all();
                 break Err(cause);

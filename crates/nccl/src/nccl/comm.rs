@@ -14,12 +14,14 @@ use crate::call::{Call, Kind};
 use crate::device::{Device, DeviceBuffer};
 use crate::error::{Cause, CommError};
 use crate::local::check;
-use crate::transport::{Communicator, PeerWatch};
+use crate::transport::{Arrival, Communicator, PeerWatch};
 
 /// Time an abort may take before it is left to a background thread.
 const ABORT_LIMIT: Duration = Duration::from_secs(10);
 /// Time an orderly close waits for the other ranks.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
+/// Longest text of a call that is passed around with heartbeats.
+const MAX_CALL_TEXT: usize = 300;
 /// Shortest and longest pause between two looks at a call in flight.
 const POLL: (Duration, Duration) = (Duration::from_micros(5), Duration::from_millis(1));
 
@@ -60,9 +62,8 @@ impl Handle {
         let slot = Box::into_raw(Box::new(std::ptr::null_mut()));
         let count = world.len() as c_int;
         // SAFETY: `slot` and `config` are valid and of NCCL's types; `slot` stays allocated while NCCL may write it.
-        let code = unsafe {
-            (library.functions.comm_init_rank_config)(slot, count, id, rank as c_int, &mut config)
-        };
+        let code =
+            unsafe { (library.functions.comm_init_rank_config)(slot, count, id, rank as c_int, &mut config) };
         library.check("ncclCommInitRankConfig", code)?;
         // SAFETY: NCCL sets the pointer before the call returns, in progress or not; `slot` is still allocated.
         let raw = Raw(unsafe { *slot });
@@ -115,7 +116,9 @@ impl Handle {
         self.library.check("ncclCommCount", codes.1)?;
         match (u32::try_from(rank), u32::try_from(size)) {
             (Ok(r), Ok(s)) if r < s => Ok((r, s)),
-            _ => Err(CommError::Nccl { what: "reading rank".into(), detail: format!("rank {rank} of {size}") }),
+            _ => {
+                Err(CommError::Nccl { what: "reading rank".into(), detail: format!("rank {rank} of {size}") })
+            }
         }
     }
 
@@ -283,9 +286,8 @@ fn split(
     let mut config = nonblocking_config();
     let slot: *mut ncclComm_t = Box::into_raw(Box::new(std::ptr::null_mut()));
     // SAFETY: the parent is live; `slot` stays allocated while NCCL may write it.
-    let code = unsafe {
-        (library.functions.comm_split)(parent.0, color, position as c_int, slot, &mut config)
-    };
+    let code =
+        unsafe { (library.functions.comm_split)(parent.0, color, position as c_int, slot, &mut config) };
     // Not owned and closed: only looked at here.
     let parent = Handle {
         library: library.clone(),
@@ -317,6 +319,9 @@ pub struct NcclComm {
     position: u32,
     members: Vec<u32>,
     limit: Duration,
+    /// The same text on all members, another one for every communicator of a rank.
+    key: String,
+    calls: u64,
     aborted: Option<String>,
 }
 
@@ -327,8 +332,9 @@ impl NcclComm {
         position: u32,
         members: Vec<u32>,
         limit: Duration,
+        key: String,
     ) -> NcclComm {
-        NcclComm { handle, rank, position, members, limit, aborted: None }
+        NcclComm { handle, rank, position, members, limit, key, calls: 0, aborted: None }
     }
 
     /// The group's `ncclComm_t`; it lives as long as this value.
@@ -342,6 +348,28 @@ impl NcclComm {
         }
         check(call, self.members.len(), send.len(), recv.len())?;
         let deadline = Instant::now() + self.limit;
+        let call_text: String = call.to_string().chars().take(MAX_CALL_TEXT).collect();
+        let at = Arrival { comm: self.key.clone(), seq: self.calls, call: call_text };
+        self.calls += 1;
+        let h = &self.handle;
+        h.watch.arrive(at.clone());
+        self.wait_for(call, send, recv, deadline).map_err(|cause| match cause {
+            // The heartbeat may know who did not come, or who does something else.
+            Cause::Timeout { limit, .. } => match h.watch.mismatch(&at, &self.members) {
+                Some((rank, theirs)) => Cause::OrderMismatch { rank, theirs, ours: at.call },
+                None => Cause::Timeout { limit, missing: h.watch.missing(&at, &self.members, self.rank) },
+            },
+            other => other,
+        })
+    }
+
+    fn wait_for(
+        &self,
+        call: &Call,
+        send: &DeviceBuffer,
+        recv: &mut DeviceBuffer,
+        deadline: Instant,
+    ) -> Result<(), Cause> {
         let h = &self.handle;
         let cuda = |e: CommError| Cause::Transport(e.to_string());
         h.device.bind().map_err(cuda)?;
@@ -440,6 +468,9 @@ fn launch(h: &Handle, call: &Call, send: &DeviceBuffer, recv: &mut DeviceBuffer)
 
 impl std::fmt::Debug for NcclComm {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NcclComm").field("rank", &self.rank).field("members", &self.members).finish_non_exhaustive()
+        f.debug_struct("NcclComm")
+            .field("rank", &self.rank)
+            .field("members", &self.members)
+            .finish_non_exhaustive()
     }
 }

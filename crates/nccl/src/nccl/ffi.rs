@@ -101,8 +101,7 @@ impl NcclLibrary {
     }
 
     fn from_library(library: Library, path: PathBuf) -> Result<NcclLibrary, LibraryError> {
-        let unusable =
-            |detail: String| LibraryError::Unusable { path: path.display().to_string(), detail };
+        let unusable = |detail: String| LibraryError::Unusable { path: path.display().to_string(), detail };
         // SAFETY: `ncclGetVersion` has had this signature since NCCL 1.
         let code = unsafe {
             let get_version = library
@@ -114,8 +113,7 @@ impl NcclLibrary {
                 other => return Err(unusable(format!("ncclGetVersion failed with {other}"))),
             }
         };
-        let version =
-            NcclVersion::from_code(u32::try_from(code).map_err(|e| unusable(e.to_string()))?);
+        let version = NcclVersion::from_code(u32::try_from(code).map_err(|e| unusable(e.to_string()))?);
         gate(&path, version)?;
         // SAFETY: it is NCCL, as its version shows, and it is kept in the same struct as the functions.
         let functions = unsafe { Functions::load(&library) }.map_err(|e| unusable(e.to_string()))?;
@@ -153,7 +151,10 @@ impl NcclLibrary {
     pub(super) fn describe(&self, code: Code) -> String {
         // SAFETY: both return static or library-owned nul-terminated strings, or null; the communicator may be null.
         let (name, last) = unsafe {
-            (text((self.functions.get_error_string)(code)), text((self.functions.get_last_error)(std::ptr::null_mut())))
+            (
+                text((self.functions.get_error_string)(code)),
+                text((self.functions.get_last_error)(std::ptr::null_mut())),
+            )
         };
         if last.is_empty() { name } else { format!("{name} ({last})") }
     }

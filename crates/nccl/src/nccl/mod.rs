@@ -39,6 +39,7 @@ pub struct NcclTransport {
     everybody: Option<NcclComm>,
     rendezvous: Option<Box<dyn Rendezvous>>,
     limit: Duration,
+    splits: usize,
 }
 
 /// What a rank tells the others before there is a communicator.
@@ -70,9 +71,16 @@ impl NcclTransport {
             CommError::Nccl { what: "unique id".into(), detail: format!("{found} bytes, needed 128") }
         })?;
         let world: Vec<u32> = (0..rendezvous.world_size()).collect();
-        let parent =
-            Handle::init(library, device, id, rank, &world, rendezvous.watch(), limit)?;
-        Ok(NcclTransport { rank, world, parent, everybody: None, rendezvous: Some(rendezvous), limit })
+        let parent = Handle::init(library, device, id, rank, &world, rendezvous.watch(), limit)?;
+        Ok(NcclTransport {
+            rank,
+            world,
+            parent,
+            everybody: None,
+            rendezvous: Some(rendezvous),
+            limit,
+            splits: 0,
+        })
     }
 
     /// Works on children of a communicator that the caller made, such as the one a TensorRT context uses.
@@ -107,7 +115,7 @@ impl NcclTransport {
             });
         }
         let world = (0..size).collect();
-        Ok(NcclTransport { rank, world, parent, everybody: None, rendezvous, limit })
+        Ok(NcclTransport { rank, world, parent, everybody: None, rendezvous, limit, splits: 0 })
     }
 
     /// The world's `ncclComm_t`, for `IExecutionContext::setCommunicator`. It lives as long as this transport.
@@ -155,7 +163,9 @@ impl NcclTransport {
         };
         let position = members.iter().position(|&r| r == self.rank).unwrap_or(0) as u32;
         let child = self.parent.split(self.rank, color, position, members, self.limit)?;
-        Ok(NcclComm::new(child, self.rank, position, members.clone(), self.limit))
+        let key = format!("split {} of ranks {members:?}", self.splits);
+        self.splits += 1;
+        Ok(NcclComm::new(child, self.rank, position, members.clone(), self.limit, key))
     }
 }
 
@@ -179,7 +189,7 @@ impl Transport for NcclTransport {
         }
         let n = self.world_size();
         if self.everybody.is_none() {
-            self.everybody = Some(self.split_all(&[self.world.clone()])?);
+            self.everybody = Some(self.split_all(&[(0..n).collect()])?);
         }
         let call = Call::new(format!("agreement on {what}"), Kind::AllGather, ElementType::U8, &[32], n)?;
         let send = self.upload(&digest)?;

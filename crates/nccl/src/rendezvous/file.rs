@@ -70,14 +70,15 @@ impl FileRendezvous {
         write_whole(&beat, b"0")?;
         let mut met = FileRendezvous {
             folder: folder.to_owned(),
-            watch: PeerWatch::default(),
+            watch: PeerWatch::tracking(),
             cards: Vec::new(),
             next: 0,
-            heart: Some(Heart::start(beat.clone(), join.beat)),
-            mine: vec![beat],
+            heart: None,
+            mine: vec![beat.clone()],
             leaving: Arc::default(),
             join,
         };
+        met.heart = Some(Heart::start(beat, met.watch.clone(), met.join.beat));
         met.claim(&card, &key)?;
         met.cards = met.wait_for_all(&key)?;
         met.heart = met.heart.take().map(|h| h.watching(&met));
@@ -300,13 +301,16 @@ struct Heart {
 }
 
 impl Heart {
-    fn start(beat: PathBuf, every: Duration) -> Heart {
+    /// A heartbeat is a count and, on the next line, the collective this rank has come to.
+    fn start(beat: PathBuf, watch: PeerWatch, every: Duration) -> Heart {
         let mut heart = Heart { stop: Arc::default(), threads: Vec::new() };
         let mut count = 0u64;
         heart.run(every, move || {
             count += 1;
+            // An arrival is strings and a number, so it always has a JSON form.
+            let at = watch.mine().and_then(|a| serde_json::to_string(&a).ok()).unwrap_or_default();
             // A full disk or a removed folder: the others will see the heartbeat stop, which is the truth.
-            let _ = write_whole(&beat, count.to_string().as_bytes());
+            let _ = write_whole(&beat, format!("{count}\n{at}").as_bytes());
             true
         });
         heart
@@ -329,7 +333,13 @@ impl Heart {
                     continue;
                 }
                 match fs::read(beat_file(&folder, card)) {
-                    Ok(now) if last.as_ref() != Some(&now) => (*last, *since) = (Some(now), Instant::now()),
+                    Ok(now) if last.as_ref() != Some(&now) => {
+                        let at = now.splitn(2, |&b| b == b'\n').nth(1).map(serde_json::from_slice);
+                        if let Some(Ok(arrival)) = at {
+                            watch.learn(card.rank, arrival);
+                        }
+                        (*last, *since) = (Some(now), Instant::now());
+                    }
                     Ok(_) if since.elapsed() >= dead_after => {
                         let how = format!("no heartbeat for {dead_after:?} ({})", card.holder);
                         watch.report(card.rank, how);
@@ -410,4 +420,3 @@ fn io_at(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Rendezvou
     let place = path.display().to_string();
     move |e| RendezvousError::Io { place, what, detail: e.to_string() }
 }
-

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::MAX_PAYLOAD;
 use super::proof::Hex;
+use crate::transport::Arrival;
 
 /// First word of a conversation; a service that is something else will not say it.
 pub(super) const GREETING: &str = "shardweld-rendezvous-1";
@@ -33,10 +34,8 @@ pub(super) enum FromHub {
     Mismatch { a: u32, a_what: String, b: u32, b_what: String },
     /// A rank is lost.
     Lost { rank: u32, how: String },
-    /// Still there.
-    Beat,
-    /// All ranks have left in order.
-    Closed,
+    /// Still there; with the ranks that came to another collective since the last beat.
+    Beat { arrivals: Vec<(u32, Arrival)> },
 }
 
 /// Why a caller is turned away.
@@ -56,8 +55,8 @@ pub(super) enum FromRank {
     Hello { rank: u32, world_size: u32, holder: String, nonce: Hex, proof: Hex },
     /// Its part of an exchange; the payload follows.
     Put { seq: u64, what: String, length: usize },
-    /// Still there.
-    Beat,
+    /// Still there; with the collective it has come to.
+    Beat { arrival: Option<Arrival> },
     /// Leaves in order.
     Bye,
 }

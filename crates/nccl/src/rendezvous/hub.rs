@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::frame::{self, FromHub, FromRank, GREETING, Refusal};
 use super::proof::{Key, nonce};
 use super::{Join, RendezvousError};
-use crate::transport::LostRank;
+use crate::transport::{Arrival, LostRank};
 
 /// How often the listener looks whether it should stop.
 const ACCEPT_POLL: Duration = Duration::from_millis(5);
@@ -19,6 +19,8 @@ const ACCEPT_POLL: Duration = Duration::from_millis(5);
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// Callers turned away that are remembered for the error message.
 const MAX_REFUSED: usize = 8;
+/// Arrivals in one beat, so that a message head stays small.
+const ARRIVALS_A_BEAT: usize = 32;
 
 #[derive(Clone, Debug, PartialEq)]
 enum Presence {
@@ -31,6 +33,8 @@ struct Seat {
     holder: String,
     stream: TcpStream,
     presence: Presence,
+    /// Where it is, and whether the others were told.
+    arrival: Option<(Arrival, bool)>,
 }
 
 #[derive(Default)]
@@ -87,8 +91,7 @@ impl Hub {
                 let what = "leaving".to_owned();
                 return Err(RendezvousError::Timeout { what, limit: self.shared.join.limit });
             }
-            state =
-                self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         for (rank, seat) in state.seats.iter().enumerate() {
             if let Some(Seat { presence: Presence::Lost(how), .. }) = seat {
@@ -138,18 +141,15 @@ impl Shared {
         let deadline = Instant::now() + self.join.limit;
         let mut state = self.lock();
         while !self.stop.load(Ordering::SeqCst) {
-            state = self
-                .changed
-                .wait_timeout(state, self.join.beat)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state =
+                self.changed.wait_timeout(state, self.join.beat).unwrap_or_else(PoisonError::into_inner).0;
             if !state.ready && Instant::now() >= deadline {
                 let missing = state.missing();
                 let refused = state.refused.clone();
                 state.broadcast(&FromHub::Missing { missing, refused }, &[]);
                 return;
             }
-            state.broadcast(&FromHub::Beat, &[]);
+            state.beat();
         }
     }
 
@@ -165,7 +165,7 @@ impl Shared {
         };
         let how = loop {
             match frame::read::<FromRank>(&mut stream) {
-                Ok(FromRank::Beat) => {}
+                Ok(FromRank::Beat { arrival }) => self.lock().note(rank, arrival),
                 Ok(FromRank::Put { seq, what, length }) => match frame::read_payload(&mut stream, length) {
                     Ok(payload) => self.put(rank, seq, what, payload),
                     Err(e) => break format!("its message broke off ({e})"),
@@ -224,7 +224,7 @@ impl Shared {
         stream.set_read_timeout(Some(self.join.dead_after))?;
         let proof = self.key.proof(&["hub", &mine, &nonce]);
         frame::write(stream, &FromHub::Welcome { proof }, &[])?;
-        let seat = Seat { holder, stream: stream.try_clone()?, presence: Presence::Here };
+        let seat = Seat { holder, stream: stream.try_clone()?, presence: Presence::Here, arrival: None };
         if let Some(free) = state.seats.get_mut(rank as usize) {
             *free = Some(seat);
         }
@@ -241,6 +241,8 @@ impl Shared {
         let other = parts.iter().find(|(_, (w, _))| *w != what).map(|(r, (w, _))| (*r, w.clone()));
         parts.insert(rank, (what.clone(), payload));
         if let Some((a, a_what)) = other {
+            // Or it would still be completed and handed out.
+            state.puts.remove(&seq);
             state.broadcast(&FromHub::Mismatch { a, a_what, b: rank, b_what: what }, &[]);
         }
         state.settle();
@@ -256,6 +258,34 @@ impl State {
     fn refuse(&mut self, who: String) {
         if self.refused.len() < MAX_REFUSED {
             self.refused.push(who);
+        }
+    }
+
+    /// Takes down where a rank is.
+    fn note(&mut self, rank: u32, arrival: Option<Arrival>) {
+        if let (Some(Some(seat)), Some(a)) = (self.seats.get_mut(rank as usize), arrival)
+            && seat.arrival.as_ref().is_none_or(|(known, _)| *known != a)
+        {
+            seat.arrival = Some((a, false));
+        }
+    }
+
+    /// Beats, and tells everybody what is new.
+    fn beat(&mut self) {
+        let mut news = Vec::new();
+        for (rank, seat) in self.seats.iter_mut().enumerate() {
+            if let Some(Seat { arrival: Some((a, told)), .. }) = seat
+                && !std::mem::replace(told, true)
+            {
+                news.push((rank as u32, a.clone()));
+            }
+        }
+        self.broadcast(
+            &FromHub::Beat { arrivals: news.split_off(news.len() / ARRIVALS_A_BEAT * ARRIVALS_A_BEAT) },
+            &[],
+        );
+        for chunk in news.chunks(ARRIVALS_A_BEAT) {
+            self.broadcast(&FromHub::Beat { arrivals: chunk.to_vec() }, &[]);
         }
     }
 

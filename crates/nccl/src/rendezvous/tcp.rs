@@ -30,7 +30,6 @@ pub struct TcpRendezvous {
     hub: Option<Hub>,
 }
 
-#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
@@ -75,7 +74,11 @@ impl TcpRendezvous {
         }
         let stream = connect(&targets, &place, &join)?;
         let reader = stream.try_clone().map_err(io("reading"))?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            watch: PeerWatch::tracking(),
+        });
         let met = TcpRendezvous { join, place, shared, out: Arc::new(Mutex::new(stream)), next: 0, hub };
         met.start_reader(reader);
         met.start_beating();
@@ -104,7 +107,12 @@ impl TcpRendezvous {
                     FromHub::Ready => state.ready = true,
                     FromHub::Missing { missing, refused } => {
                         let place = place.clone();
-                        state.failure.get_or_insert(RendezvousError::Missing { place, limit, missing, refused });
+                        state.failure.get_or_insert(RendezvousError::Missing {
+                            place,
+                            limit,
+                            missing,
+                            refused,
+                        });
                     }
                     FromHub::All { seq, lengths } => {
                         drop(state);
@@ -124,8 +132,12 @@ impl TcpRendezvous {
                         });
                     }
                     FromHub::Lost { rank, how } => shared.watch.report(rank, how),
-                    FromHub::Beat => continue,
-                    FromHub::Closed => return,
+                    FromHub::Beat { arrivals } => {
+                        for (rank, arrival) in arrivals {
+                            shared.watch.learn(rank, arrival);
+                        }
+                        continue;
+                    }
                     FromHub::Challenge { .. } | FromHub::Refused { .. } | FromHub::Welcome { .. } => {
                         break "it broke the protocol".into();
                     }
@@ -141,11 +153,11 @@ impl TcpRendezvous {
 
     /// Beats until the rendezvous is dropped or the connection breaks (which the reader notices).
     fn start_beating(&self) {
-        let (out, beat) = (Arc::downgrade(&self.out), self.join.beat);
+        let (out, watch, beat) = (Arc::downgrade(&self.out), self.watch(), self.join.beat);
         thread::spawn(move || {
             while let Some(out) = out.upgrade() {
                 let mut stream = out.lock().unwrap_or_else(PoisonError::into_inner);
-                if frame::write(&mut *stream, &FromRank::Beat, &[]).is_err() {
+                if frame::write(&mut *stream, &FromRank::Beat { arrival: watch.mine() }, &[]).is_err() {
                     return;
                 }
                 drop(stream);
@@ -272,10 +284,8 @@ fn connect(targets: &[SocketAddr], place: &str, join: &Join) -> Result<TcpStream
             None => thread::sleep(RETRY),
         }
     };
-    let foreign = |e: io::Error| RendezvousError::NotARendezvous {
-        place: place.to_owned(),
-        found: e.to_string(),
-    };
+    let foreign =
+        |e: io::Error| RendezvousError::NotARendezvous { place: place.to_owned(), found: e.to_string() };
     stream.set_nodelay(true).map_err(foreign)?;
     stream.set_write_timeout(Some(join.dead_after)).map_err(foreign)?;
     let theirs = greeted(&mut stream).map_err(foreign)?;
