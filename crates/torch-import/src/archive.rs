@@ -109,6 +109,11 @@ impl Archive {
     fn open(path: &Path, file: File, len: u64) -> Result<Archive, ImportError> {
         let mut zip = ZipArchive::new(BufReader::new(file))
             .map_err(|e| bad(path, format!("damaged or truncated archive: {e}")))?;
+        // A file cut short may end in the directory of an archive that was stored inside it.
+        if zip.offset() != 0 {
+            let at = zip.offset();
+            return Err(bad(path, format!("damaged or truncated archive: its directory is that of an archive at byte {at}")));
+        }
         if zip.len() > MAX_ENTRIES {
             return Err(bad(path, format!("{} entries; at most {MAX_ENTRIES} are read", zip.len())));
         }

@@ -15,7 +15,7 @@ fn import(file: &str) -> Result<Graph, ImportError> {
 }
 
 /// Largest error that a result may have, in units in the last place of its type, where only rounding differs.
-const MAX_ULP: u64 = 8;
+const MAX_ULP: u64 = 16;
 /// Absolute error below which units in the last place do not count: sums that cancel.
 const SMALL: f64 = 4e-6;
 

@@ -17,8 +17,8 @@ fn samples() -> PathBuf {
 fn parity(g: &Graph, file: &Path, min_cosine: f64, max_abs: f64) {
     let all = tensor_file::read(file).unwrap();
     let ranks = g.mesh().world_size() as usize;
-    let inputs = tensor_file::of_ranks(&all, tensor_file::Role::In, ranks);
-    let expected = tensor_file::of_ranks(&all, tensor_file::Role::Out, ranks);
+    let inputs = tensor_file::of_ranks(&all, tensor_file::Role::Input, ranks);
+    let expected = tensor_file::of_ranks(&all, tensor_file::Role::Output, ranks);
     let found = run(g, &WeightStore::new(), &inputs).unwrap();
     let mut compared = 0;
     for (r, (f, e)) in found.iter().zip(&expected).enumerate() {
@@ -89,7 +89,8 @@ fn weights_vary_over_the_axes_that_their_contents_vary_over() {
 fn eight_files_become_one_graph_with_own_slices() {
     let folder = samples().join("ltx23_tiny_cp4tp2");
     let case = "ltx23_tiny_cp4tp2";
-    let g = groups(&folder, &format!("{case}.parity.json"));
+    let sides: Vec<PathBuf> = (0..8).map(|r| folder.join(format!("{case}.rank{r}.json"))).collect();
+    let g = Groups::read(&sides).unwrap();
     let graph = load(&per_rank(&folder, case, "", 8), Some(&g), &WeightStore::new()).unwrap();
     graph.verify().unwrap();
     let count = |f: fn(&Op) -> bool| graph.nodes().filter(|(_, n)| f(&n.op)).count();
@@ -123,9 +124,9 @@ fn every_case_of_the_large_data() {
     let cases: &[(&str, &[&str], &[&[u32]], &str)] = &[
         ("ltx2_tiny_cp2", &[".pt2", ".core.pt2"], &[&[]], "rank0.json"),
         ("ltx2_tiny_cp8", &[".pt2"], &[&[]], "rank3.json"),
-        ("ltx2_tiny_cp4tp2", &[".pt2"], &[&[0], &[1], &[2], &[3], &[4], &[5], &[6], &[7]], "parity.json"),
+        ("ltx2_tiny_cp4tp2", &[".pt2"], &[&[0], &[1], &[2], &[3], &[4], &[5], &[6], &[7]], "rank{}.json"),
         ("ltx23_tiny_cp2", &[".pt2", ".functional.pt2"], &[&[]], "rank0.json"),
-        ("ltx23_tiny_cp4tp2", &[".pt2"], &[&[0], &[1], &[2], &[3], &[4], &[5], &[6], &[7]], "parity.json"),
+        ("ltx23_tiny_cp4tp2", &[".pt2"], &[&[0], &[1], &[2], &[3], &[4], &[5], &[6], &[7]], "rank{}.json"),
         ("ltx2_deep48_cp8", &[".pt2"], &[&[]], "rank5.json"),
         ("ltx23_deep48_cp4tp2", &[".pt2"], &[&[0, 2, 4, 6], &[1, 3, 5, 7]], "parity.json"),
         ("ltx2_full_cp8", &[".model.json.gz"], &[&[]], "rank0.json"),
@@ -171,7 +172,8 @@ fn every_case_of_the_large_data() {
             let absent = graph.weights().iter().all(|w| w.shards.iter().all(|s| *s == WeightView::Absent));
             assert_eq!(absent, form.ends_with(".gz"), "{case}");
             if case.contains("tiny") {
-                parity(&graph, &folder.join(format!("{case}.parity.safetensors")), 0.9999999, 2e-5);
+                // torch's vectorised exp is off by one unit in 1 % of values; the timestep table multiplies that by 1000.
+                parity(&graph, &folder.join(format!("{case}.parity.safetensors")), 0.9999999, 3e-5);
             }
         }
     }
