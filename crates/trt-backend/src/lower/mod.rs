@@ -344,6 +344,14 @@ impl Lowerer<'_> {
     }
 
     fn emit(&mut self, at: &At, call: Call) -> Made {
+        if let Call::Constant(literal) = &call
+            && literal.ty.dtype == DType::I8
+        {
+            // TensorRT takes a constant of i8 for a quantised one.
+            let wide = widened(literal).ok_or_else(too_large)?;
+            let input = self.b.add(&at.name, &at.sources, Call::Constant(wide))?;
+            return Ok(self.b.add(&at.name, &at.sources, Call::Cast { input, to: DType::I8 })?);
+        }
         Ok(self.b.add(&at.name, &at.sources, call)?)
     }
 
@@ -477,6 +485,13 @@ impl Lowerer<'_> {
 
 fn too_large() -> Stop {
     Stop::Refused(format!("the constant is larger than {} bytes", shardweld_ir::literal::MAX_LITERAL_BYTES))
+}
+
+/// A literal of i8 as one of i32.
+fn widened(literal: &Literal) -> Option<Literal> {
+    let ty = TensorType { dtype: DType::I32, shape: literal.ty.shape.clone() };
+    let data: Vec<u8> = literal.data().iter().flat_map(|&b| i32::from(b as i8).to_le_bytes()).collect();
+    if literal.is_splat() { Literal::splat(ty, data) } else { Literal::dense(ty, data) }
 }
 
 fn constant(literal: &Literal, dims: &[u64]) -> Made<Lazy> {

@@ -78,6 +78,7 @@ impl TraceBuilder {
     pub fn weight(&mut self, weight: TraceWeight, dims: &[u64]) -> Result<TensorId, TraceError> {
         let error = |what| TraceError { layer: weight.name.clone(), call: "weight", what };
         check_type(weight.dtype, dims).map_err(error)?;
+        constant_type(weight.dtype).map_err(error)?;
         if elements(dims) != elements(&weight.dims) {
             return Err(error(format!("shape {dims:?} does not hold the weight's {:?}", weight.dims)));
         }
@@ -648,10 +649,19 @@ fn castable(from: DType, to: DType) -> Result<(), String> {
     if ok { Ok(()) } else { Err(format!("conversion from {from} to {to}")) }
 }
 
+/// Constants of 8 bits count as quantised: only a layer that dequantises may read them.
+fn constant_type(dtype: DType) -> Result<(), String> {
+    match dtype {
+        DType::I8 | DType::U8 | DType::F8E4M3 => Err(format!("a constant of {dtype}")),
+        _ => Ok(()),
+    }
+}
+
 fn literal_type(literal: &Literal) -> Inferred {
     if !literal.is_valid() {
         return Err("the literal's data do not fill its type".into());
     }
+    constant_type(literal.ty.dtype)?;
     match literal.ty.shape.as_static() {
         Some(dims) => Ok((literal.ty.dtype, dims)),
         None => Err("the literal has symbolic sizes".into()),
