@@ -44,7 +44,7 @@ fn inputs(graph: &Graph, seed: u64) -> Vec<Named<Tensor>> {
 }
 
 /// Outputs of the lowered program; `None` if TensorRT cannot do one of its nodes, or a collective of it leads nowhere.
-fn lowered(graph: &Graph, inputs: &[Named<Tensor>]) -> Option<Vec<Named<Tensor>>> {
+pub fn lowered(graph: &Graph, inputs: &[Named<Tensor>]) -> Option<Vec<Named<Tensor>>> {
     let weights = WeightStore::new();
     let traces = match lower_all(graph, &LowerOptions::default(), &weights) {
         Ok(t) => t,
@@ -55,7 +55,7 @@ fn lowered(graph: &Graph, inputs: &[Named<Tensor>]) -> Option<Vec<Named<Tensor>>
 }
 
 /// Bits are the same, all NaN taken as one.
-fn equal(a: &Tensor, b: &Tensor) -> bool {
+pub fn equal(a: &Tensor, b: &Tensor) -> bool {
     if a.ty() != b.ty() {
         return false;
     }
@@ -77,7 +77,7 @@ const CLOSE_UNITS: f64 = 128.0;
 const CLOSE_HALF_UNITS: f64 = 4.0;
 
 /// Whether all elements are close.
-fn close(a: &Tensor, b: &Tensor) -> bool {
+pub fn close(a: &Tensor, b: &Tensor) -> bool {
     if a.ty() != b.ty() {
         return false;
     }
@@ -306,14 +306,19 @@ fn causal_attention_of_head_size_one_was_not_causal() {
 #[test]
 fn cubes_and_inverse_squares_of_bf16_were_rounded_once() {
     let x = Tensor::new(&[3], &[1.0625f32, 1.2109375, 1.2421875]).unwrap();
-    for exponent in [3.0, -2.0] {
+    // Of f16 they are.
+    for (exponent, dtype) in [(3.0, DType::BF16), (-2.0, DType::BF16), (3.0, DType::F16), (-2.0, DType::F16)]
+    {
         let mut g = Graph::new("power", Mesh::new([("tp", 1)]).unwrap());
-        let a: Value = g.add_input("x", TensorType::new(DType::BF16, &[3])).unwrap().into();
+        let a: Value = g.add_input("x", TensorType::new(dtype, &[3])).unwrap().into();
         let op = Op::BinaryScalar { op: Binary::Pow, scalar: Scalar::Float(exponent), scalar_first: false };
         let y = g.add("y", op, &[a]).unwrap();
         g.add_output("y", y).unwrap();
-        let given = [Named::from([("x".to_owned(), shardweld_interp::cast::cast(&x, DType::BF16).unwrap())])];
+        let given = [Named::from([("x".to_owned(), shardweld_interp::cast::cast(&x, dtype).unwrap())])];
         let expected = run(&g, &WeightStore::new(), &given).unwrap();
-        assert!(equal(&lowered(&g, &given).unwrap()[0]["y"], &expected[0]["y"]), "power {exponent}");
+        assert!(
+            equal(&lowered(&g, &given).unwrap()[0]["y"], &expected[0]["y"]),
+            "power {exponent} of {dtype}"
+        );
     }
 }

@@ -2,6 +2,7 @@
 //! lowered programs against the reference interpreter.
 
 mod contract;
+mod functions;
 mod layers;
 mod lowered;
 mod network;
