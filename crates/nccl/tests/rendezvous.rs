@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ fn settings(rank: u32, world: u32, token: &str) -> Join {
     Join {
         limit: LONG,
         beat: Duration::from_millis(20),
-        dead_after: Duration::from_millis(400),
+        dead_after: Duration::from_secs(1),
         ..Join::new(rank, world, token)
     }
 }
@@ -24,8 +25,16 @@ fn short(rank: u32, world: u32, token: &str) -> Join {
     Join { limit: SHORT, ..settings(rank, world, token) }
 }
 
+/// A port below the range from which the system takes ports of its own, so that no other test's connection gets it.
 fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let port = 20_000 + (std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
+        let address = format!("127.0.0.1:{port}");
+        if TcpListener::bind(&address).is_ok() {
+            return address;
+        }
+    }
 }
 
 /// How a test joins: one rendezvous of either kind.

@@ -133,16 +133,24 @@ impl FileRendezvous {
         if card.format != FORMAT || card.rank != rank || blake3::Hash::from_hex(&card.nonce).is_err() {
             return Err(foreign(format!("format `{}` of rank {}", card.format, card.rank)));
         }
-        if !self.beats(&card) {
-            let folder = self.folder.clone();
-            return Err(RendezvousError::Stale { file: path.to_owned(), folder, holder: card.holder });
-        }
-        if !key.verify(&card.proof, &["card", &card.nonce]) {
-            return Err(RendezvousError::WrongToken { place: place() });
-        }
-        if card.world_size != self.join.world_size {
+        let wrong = if !key.verify(&card.proof, &["card", &card.nonce]) {
+            Some(RendezvousError::WrongToken { place: place() })
+        } else if card.world_size != self.join.world_size {
             let (ours, theirs) = (self.join.world_size, card.world_size);
-            return Err(RendezvousError::WorldSize { place: place(), ours, theirs });
+            Some(RendezvousError::WorldSize { place: place(), ours, theirs })
+        } else {
+            None
+        };
+        if !self.beats(&card) {
+            // A rank that leaves removes its card before its heartbeat, so a card that is still there is a dead one's.
+            if fs::read(path).is_ok_and(|now| now == text) {
+                let folder = self.folder.clone();
+                return Err(RendezvousError::Stale { file: path.to_owned(), folder, holder: card.holder });
+            }
+            return wrong.map_or(Ok(None), Err);
+        }
+        if let Some(e) = wrong {
+            return Err(e);
         }
         Ok(Some(card))
     }
@@ -190,7 +198,8 @@ impl FileRendezvous {
 
     fn leave(&mut self) {
         self.heart = None;
-        for f in self.mine.drain(..) {
+        // Last made, first removed: the card goes before the heartbeat that shows it to be alive.
+        for f in self.mine.drain(..).rev() {
             // A file that cannot be removed is found stale by the next job, which says so.
             let _ = fs::remove_file(f);
         }
