@@ -219,6 +219,11 @@ impl Lowerer<'_> {
             Binary::Div => self.ew(at, E::Div, a, b),
             // Integer division truncates in TensorRT, as in C.
             Binary::TruncDiv if dtype.is_int() => self.ew(at, E::Div, a, b),
+            // In half precision the quotient rounds before it is truncated, as PyTorch's does.
+            Binary::TruncDiv if dtype != dtype.op_math() => {
+                let quotient = self.ew(at, E::Div, a, b)?;
+                self.trunc(at, quotient)
+            }
             Binary::Max => self.ew(at, E::Max, a, b),
             Binary::Min => self.ew(at, E::Min, a, b),
             Binary::Pow if dtype.is_float() => self.ew(at, E::Pow, a, b),
@@ -301,8 +306,10 @@ impl Lowerer<'_> {
             return self.power(at, x, scalar);
         }
         let dtype = self.b.ty(x).0;
-        // A number that the narrow type does not hold takes part in the wide type that the op computes in.
-        if dtype.is_float() && !is_exact(dtype, scalar) && dtype != dtype.op_math() {
+        // A number that the narrow type does not hold takes part in the wide type that the op computes in. A quotient by
+        // a number is truncated there.
+        let needs_wide = !is_exact(dtype, scalar) || op == Binary::TruncDiv;
+        if dtype.is_float() && needs_wide && dtype != dtype.op_math() {
             return self.in_math(at, x, |l, x| l.binary_scalar(at, op, x, scalar, scalar_first));
         }
         let rank = self.b.ty(x).1.len();
