@@ -3,7 +3,9 @@
 use shardweld_interp::{Named, Tensor, distance, run};
 use shardweld_ir::testing::{ProgramOptions, random_program};
 use shardweld_ir::{DType, Graph, WeightStore};
-use shardweld_rewrite::{AllGather, Boundary, Class, Options, RewriteError, Rewritten, TargetProfile, optimise};
+use shardweld_rewrite::{
+    AllGather, Boundary, Class, Options, RewriteError, Rewritten, TargetProfile, optimise,
+};
 
 #[path = "../../crates/interp/tests/support/inputs.rs"]
 mod inputs;
@@ -69,10 +71,8 @@ fn a_rewritten_program_equals_its_source() {
 
 #[test]
 fn forms_of_sources_and_results_round_trip() {
-    let options = Options {
-        profile: Some(TargetProfile::named("tensorrt-11.0").unwrap()),
-        ..Options::default()
-    };
+    let options =
+        Options { profile: Some(TargetProfile::named("tensorrt-11.0").unwrap()), ..Options::default() };
     for seed in 0..PROGRAMS {
         let source = program(seed);
         let result = rewritten(&source, &options, &format!("seed {seed}")).map(|r| r.graph);

@@ -16,7 +16,9 @@ fn context_parallel() -> Graph {
 }
 
 fn tensor_parallel() -> Graph {
-    let file = |rank: u32, ext: &str| samples().join(format!("ltx23_tiny_cp4tp2/ltx23_tiny_cp4tp2.rank{rank}.{ext}"));
+    let file = |rank: u32, ext: &str| {
+        samples().join(format!("ltx23_tiny_cp4tp2/ltx23_tiny_cp4tp2.rank{rank}.{ext}"))
+    };
     let sides: Vec<PathBuf> = (0..8).map(|r| file(r, "json")).collect();
     let sources: Vec<Source> = (0..8).map(|r| Source::for_ranks(file(r, "pt2"), [r])).collect();
     load(&sources, Some(&Groups::read(&sides).unwrap()), &WeightStore::new()).unwrap()
@@ -27,7 +29,10 @@ fn forms_hold_a_real_program_whole() {
     for g in [context_parallel(), tensor_parallel()] {
         let hash = g.content_hash().unwrap();
         assert_eq!(Graph::from_text("t.swir", &g.to_text().unwrap()).unwrap().content_hash().unwrap(), hash);
-        assert_eq!(Graph::from_json("t.json", g.to_json().unwrap().as_bytes()).unwrap().content_hash().unwrap(), hash);
+        assert_eq!(
+            Graph::from_json("t.json", g.to_json().unwrap().as_bytes()).unwrap().content_hash().unwrap(),
+            hash
+        );
     }
 }
 

@@ -11,6 +11,7 @@ mod rewriting;
 mod staging;
 mod summary;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -55,6 +56,10 @@ enum Command {
     Run(command::run::Run),
     /// Compare the tensors of two safetensors files
     Compare(command::compare::Compare),
+    /// Prove in which exactness class two programs are equal, or show where they are not
+    Prove(command::prove::Prove),
+    /// List every rewrite rule with its equation, classes and proof record
+    Rules(command::rules::Rules),
 }
 
 fn main() -> ExitCode {
@@ -63,6 +68,15 @@ fn main() -> ExitCode {
         .with_env_filter(EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new("off")))
         .with_writer(std::io::stderr)
         .init();
+    // File names stay whole; off a terminal nothing is wrapped, so that logs can be searched.
+    let terminal = std::io::stderr().is_terminal();
+    let hook = miette::set_hook(Box::new(move |_| {
+        let style = miette::MietteHandlerOpts::new().break_words(false).wrap_lines(terminal);
+        Box::new(style.build())
+    }));
+    if let Err(e) = hook {
+        tracing::debug!("diagnostics keep their default style: {e}");
+    }
     let progress = Progress::new(cli.quiet);
     let result = match &cli.command {
         Command::Build(a) => command::build::build(a, progress),
@@ -70,6 +84,8 @@ fn main() -> ExitCode {
         Command::Opt(a) => command::opt::opt(a, progress),
         Command::Run(a) => command::run::run(a, progress),
         Command::Compare(a) => command::compare::compare(a),
+        Command::Prove(a) => command::prove::prove(a, progress),
+        Command::Rules(a) => command::rules::rules(a, progress),
     };
     match finish(result, cli.json) {
         Ok(()) => ExitCode::SUCCESS,

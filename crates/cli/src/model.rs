@@ -156,6 +156,14 @@ fn unverified(model: &str, e: &VerifyError) -> Failure {
     problem.bad()
 }
 
+/// Loads and verifies a program in text IR or IR JSON.
+pub fn load_ir(file: &Path) -> Result<Graph> {
+    let graph =
+        if file.extension().is_some_and(|e| e == "json") { read_json(file)? } else { read_text(file)? };
+    graph.verify().map_err(|e| unverified(&file.display().to_string(), &e))?;
+    Ok(graph)
+}
+
 fn read_text(file: &Path) -> Result<Graph> {
     let text = std::fs::read_to_string(file).map_err(|e| io(file, "read", &e))?;
     Graph::from_text(&file.display().to_string(), &text)

@@ -60,7 +60,8 @@ fn all_gather(name: &str) -> std::result::Result<AllGather, String> {
     AllGather::from_name(name).ok_or_else(|| "expected auto, native or all-reduce".into())
 }
 
-fn replicated(text: &str) -> std::result::Result<(String, Vec<String>), String> {
+/// Reads `INPUT=AXIS,AXIS`.
+pub fn replicated(text: &str) -> std::result::Result<(String, Vec<String>), String> {
     let (input, axes) = text.split_once('=').ok_or("expected INPUT=AXIS or INPUT=AXIS,AXIS")?;
     Ok((input.to_owned(), axes.split(',').map(str::to_owned).collect()))
 }

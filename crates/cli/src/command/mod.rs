@@ -4,4 +4,6 @@ pub mod build;
 pub mod check;
 pub mod compare;
 pub mod opt;
+pub mod prove;
+pub mod rules;
 pub mod run;

@@ -37,7 +37,6 @@ fn every_f32_case_has_parity() {
 
 /// The f32 form of the same case agrees to 1e-5; these limits are how far two correct bf16 runs are from each other.
 #[test]
-#[ignore = "takes minutes"]
 fn forty_eight_blocks_in_bf16_have_parity() {
     let Some(folder) = data("forty_eight_blocks_in_bf16_have_parity") else { return };
     for (case, model, groups) in [
@@ -51,7 +50,8 @@ fn forty_eight_blocks_in_bf16_have_parity() {
             case.run(stage, &out);
             for (output, min_cosine) in [("sample", "0.9985"), ("audio_sample", "0.9997")] {
                 let only: Vec<String> = (0..8).map(|r| format!("rank{r}/out/{output}")).collect();
-                let mut args = vec!["compare", arg(&out), &case.tensors, "--min-cosine", min_cosine, "--json"];
+                let mut args =
+                    vec!["compare", arg(&out), &case.tensors, "--min-cosine", min_cosine, "--json"];
                 args.extend(only.iter().flat_map(|o| ["--only", o.as_str()]));
                 assert_eq!(shardweld(&args).done().json()["compared"], 8, "{output}");
             }
