@@ -37,6 +37,8 @@ pub struct Entry {
     pub size: u64,
     /// Size in bytes in the file.
     pub compressed: u64,
+    /// CRC-32 of the inflated bytes, as the central directory gives it.
+    pub crc: u32,
 }
 
 /// The zip archive of an exported program.
@@ -112,7 +114,10 @@ impl Archive {
         // A file cut short may end in the directory of an archive that was stored inside it.
         if zip.offset() != 0 {
             let at = zip.offset();
-            return Err(bad(path, format!("damaged or truncated archive: its directory is that of an archive at byte {at}")));
+            return Err(bad(
+                path,
+                format!("damaged or truncated archive: its directory is that of an archive at byte {at}"),
+            ));
         }
         if zip.len() > MAX_ENTRIES {
             return Err(bad(path, format!("{} entries; at most {MAX_ENTRIES} are read", zip.len())));
@@ -163,7 +168,8 @@ impl Archive {
             }
             let name = e.name().to_owned();
             let short = name.strip_prefix(root.as_str()).unwrap_or(&name).to_owned();
-            let entry = Entry { name, index, stored_at, size: e.size(), compressed: e.compressed_size() };
+            let (size, compressed, crc) = (e.size(), e.compressed_size(), e.crc32());
+            let entry = Entry { name, index, stored_at, size, compressed, crc };
             if let Some(old) = entries.insert(short, entry) {
                 return Err(bad(path, format!("entry {:?} stands twice", old.name)));
             }
@@ -212,6 +218,26 @@ impl Archive {
             },
             other => other,
         })
+    }
+}
+
+impl Archive {
+    /// Hash of an entry's inflated bytes, which are streamed and not kept.
+    ///
+    /// # Errors
+    /// If the data are damaged, or more or fewer than the central directory says.
+    pub fn digest(&mut self, path: &Path, entry: &Entry) -> Result<blake3::Hash, ImportError> {
+        let damaged =
+            |reason: String| bad(path, format!("entry {:?} is damaged or truncated: {reason}", entry.name));
+        let reader = self.zip.by_index(entry.index).map_err(|e| damaged(e.to_string()))?;
+        let mut hasher = blake3::Hasher::new();
+        hasher
+            .update_reader(reader.take(entry.size.saturating_add(1)))
+            .map_err(|e| damaged(e.to_string()))?;
+        if hasher.count() != entry.size {
+            return Err(damaged(format!("{} bytes or more, expected {}", hasher.count(), entry.size)));
+        }
+        Ok(hasher.finalize())
     }
 }
 

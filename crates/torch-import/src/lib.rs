@@ -20,6 +20,7 @@
 //! | `alias` | views and in-place writes |
 //! | `program` | one file to a functional list of IR ops, checked against the recorded types |
 //! | `weights` | where parameters lie |
+//! | `identity` | which ranks hold the same data for a weight |
 //! | `unify` | the ranks' lists to one graph |
 //! | [`load`](mod@load) | the whole way |
 //!
@@ -31,6 +32,7 @@ mod call;
 mod context;
 mod error;
 pub mod groups;
+mod identity;
 pub mod load;
 mod ops;
 mod program;

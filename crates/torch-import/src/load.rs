@@ -1,6 +1,9 @@
 //! Files to one graph: which ranks run which file, parsing in parallel, unification, public names.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Mutex,
+};
 
 use rayon::prelude::*;
 use rustc_hash::FxHashSet;
@@ -63,7 +66,8 @@ pub fn load(sources: &[Source], groups: Option<&Groups>, store: &WeightStore) ->
                 None => Payloads::of_archive(&mut model)?,
             };
             let parsed = program::parse(&s.model, &model.json)?;
-            program::convert(&s.model, &parsed, &payloads, &mesh, groups, ranks)
+            let converted = program::convert(&s.model, &parsed, &payloads, &mesh, groups, ranks)?;
+            Ok(Program { archive: model.archive.map(Mutex::new), ..converted })
         })
         .collect();
     // In the order of the files, so that the same error is reported every time.

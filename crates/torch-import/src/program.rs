@@ -1,13 +1,17 @@
 //! One exported graph to its functional form: inputs and weights bound, nodes converted in order, every type checked against the recorded
 //! one, every refusal collected.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Mutex,
+};
 
 use rustc_hash::FxHashMap;
 use shardweld_ir::{Mesh, Op, TensorType, WeightId, WeightView};
 
 use crate::{
     alias::Aliases,
+    archive::{Archive, Entry},
     call::{Call, Refused},
     context::{Binding, Cx, Out, recorded_type},
     error::{ImportError, Refusal},
@@ -31,6 +35,8 @@ pub(crate) struct Program {
     pub outputs: Vec<(String, Val)>,
     /// Weights, in the order of their `WeightId`s.
     pub weights: Vec<ProgramWeight>,
+    /// The archive that it came from, for comparing weights.
+    pub archive: Option<Mutex<Archive>>,
 }
 
 /// A parameter or buffer.
@@ -39,6 +45,8 @@ pub(crate) struct ProgramWeight {
     pub fqn: String,
     pub ty: TensorType,
     pub view: WeightView,
+    /// The archive entry that the view is all of, if so.
+    pub entry: Option<Entry>,
 }
 
 /// Parses the graph JSON and checks its version.
@@ -95,7 +103,15 @@ pub(crate) fn convert(
     if !refusals.is_empty() {
         return Err(ImportError::Refused { file: file.into(), refusals });
     }
-    Ok(Program { file: file.into(), ranks: ranks.to_vec(), ssa: cx.ssa, inputs, outputs, weights })
+    Ok(Program {
+        file: file.into(),
+        ranks: ranks.to_vec(),
+        ssa: cx.ssa,
+        inputs,
+        outputs,
+        weights,
+        archive: None,
+    })
 }
 
 struct Conversion<'p> {
@@ -149,8 +165,8 @@ impl<'p> Conversion<'p> {
         let (op, what) = match fqn {
             None => (Op::Input { name: name.to_owned() }, format!("the program input `{name}`")),
             Some(fqn) => {
-                let view = payloads.view(fqn, &ty)?;
-                self.weights.push(ProgramWeight { fqn: fqn.to_owned(), ty: ty.clone(), view });
+                let (view, entry) = payloads.view(fqn, &ty)?;
+                self.weights.push(ProgramWeight { fqn: fqn.to_owned(), ty: ty.clone(), view, entry });
                 (Op::Weight(WeightId(self.weights.len() as u32 - 1)), format!("the weight `{fqn}`"))
             }
         };

@@ -13,6 +13,7 @@ use shardweld_ir::{
 
 use crate::{
     error::ImportError,
+    identity::{same_data, table_mismatch},
     program::Program,
     ssa::{SsaNode, Val},
 };
@@ -95,41 +96,16 @@ impl Unifier<'_> {
     /// where the files differ.
     fn weights(&mut self, store: &WeightStore) -> Result<(), ImportError> {
         let first = &self.programs[0];
-        for p in &self.programs[1..] {
-            let at = (0..first.weights.len().max(p.weights.len())).find(|&i| {
-                let (a, b) = (first.weights.get(i), p.weights.get(i));
-                a.map(|w| (&w.fqn, &w.ty)) != b.map(|w| (&w.fqn, &w.ty))
-            });
-            if let Some(i) = at {
-                let show =
-                    |p: &Program| p.weights.get(i).map_or("none".into(), |w| format!("`{}` {}", w.fqn, w.ty));
-                return Err(self.differ(
-                    p,
-                    format!("weight #{i} is {} in the first and {} in the second", show(first), show(p)),
-                ));
-            }
+        if let Some((k, i)) = table_mismatch(self.programs) {
+            let show =
+                |p: &Program| p.weights.get(i).map_or("none".into(), |w| format!("`{}` {}", w.fqn, w.ty));
+            let p = &self.programs[k];
+            return Err(self.differ(
+                p,
+                format!("weight #{i} is {} in the first and {} in the second", show(first), show(p)),
+            ));
         }
-        for i in 0..first.weights.len() {
-            let mut kinds = vec![0usize; self.programs.len()];
-            if self.programs.len() > 1 {
-                let mut seen: Vec<Option<blake3::Hash>> = Vec::new();
-                for (k, p) in self.programs.iter().enumerate() {
-                    let w = &p.weights[i];
-                    let hash = match &w.view {
-                        WeightView::Absent => None,
-                        view => Some(store.content_hash(view).map_err(|e| ImportError::Weight {
-                            file: p.file.clone(),
-                            weight: w.fqn.clone(),
-                            reason: e.to_string(),
-                        })?),
-                    };
-                    let known = hash.and_then(|h| seen.iter().position(|s| *s == Some(h)));
-                    kinds[k] = known.unwrap_or_else(|| {
-                        seen.push(hash);
-                        seen.len() - 1
-                    });
-                }
-            }
+        for (i, kinds) in same_data(self.programs, store)?.into_iter().enumerate() {
             let mesh = self.graph.mesh().clone();
             let kind_of = |r: u32| kinds[self.program_of[r as usize]];
             let over = varying_axes(&mesh, kind_of);
@@ -138,9 +114,7 @@ impl Unifier<'_> {
             // Walked backwards so that the lowest rank of equals gives the view.
             for r in (0..mesh.world_size()).rev() {
                 if let Some(s) = shards.get_mut(mesh.index_over(r, &over)) {
-                    let k = kinds[self.program_of[r as usize]];
-                    let p = kinds.iter().position(|x| *x == k).unwrap_or(0);
-                    *s = self.programs[p].weights[i].view.clone();
+                    *s = self.programs[kinds[self.program_of[r as usize]]].weights[i].view.clone();
                 }
             }
             let w = &first.weights[i];

@@ -14,7 +14,7 @@ use shardweld_ir::{
 };
 
 use crate::{
-    archive::ModelFile,
+    archive::{Entry, ModelFile},
     call::dtype_of,
     error::ImportError,
     schema::{PayloadConfig, SymInt, TensorMeta},
@@ -35,8 +35,7 @@ pub(crate) enum Payloads {
 
 /// An archive entry and how the tensor lies in it.
 pub(crate) struct Place {
-    entry: String,
-    size: u64,
+    entry: Entry,
     pickled: bool,
     meta: Option<TensorMeta>,
 }
@@ -63,15 +62,8 @@ impl Payloads {
                 let entry = archive
                     .entry(&name)
                     .ok_or_else(|| bad(&model.path, &fqn, format!("the archive has no entry {name:?}")))?;
-                places.insert(
-                    fqn,
-                    Place {
-                        entry: entry.name.clone(),
-                        size: entry.size,
-                        pickled: p.use_pickle,
-                        meta: p.tensor_meta,
-                    },
-                );
+                places
+                    .insert(fqn, Place { entry: entry.clone(), pickled: p.use_pickle, meta: p.tensor_meta });
             }
         }
         Ok(Payloads::Archive { file: model.path.clone(), places })
@@ -103,11 +95,11 @@ impl Payloads {
         Ok(Payloads::Safetensors { file: file.into(), tensors })
     }
 
-    /// The view that a parameter of the given type is.
-    pub fn view(&self, fqn: &str, ty: &TensorType) -> Result<WeightView, ImportError> {
+    /// The view that a parameter of the given type is, and the archive entry if it is all of one.
+    pub fn view(&self, fqn: &str, ty: &TensorType) -> Result<(WeightView, Option<Entry>), ImportError> {
         let shape = ty.shape.as_static().unwrap_or_default();
         match self {
-            Payloads::Absent => Ok(WeightView::Absent),
+            Payloads::Absent => Ok((WeightView::Absent, None)),
             Payloads::Archive { file, places } => {
                 let place =
                     places.get(fqn).ok_or_else(|| bad(file, fqn, "the archive holds no data for it"))?;
@@ -122,18 +114,21 @@ impl Payloads {
                     None => (row_major_strides(&shape), 0),
                     Some(m) => layout(m, ty).map_err(|r| bad(file, fqn, r))?,
                 };
-                let blob = Blob { file: file.clone(), entry: BlobEntry::Zip(place.entry.clone()) };
+                let blob = Blob { file: file.clone(), entry: BlobEntry::Zip(place.entry.name.clone()) };
                 let view = StridedView { blob, dtype: ty.dtype, shape, strides, offset };
                 let needed = view.end().and_then(|e| e.checked_mul(ty.dtype.size() as u64));
                 match needed {
-                    Some(n) if n <= place.size => Ok(WeightView::Strided(view)),
+                    Some(n) if n <= place.entry.size => {
+                        let whole = n == place.entry.size && offset == 0 && view.is_contiguous();
+                        Ok((WeightView::Strided(view), whole.then(|| place.entry.clone())))
+                    }
                     _ => Err(bad(
                         file,
                         fqn,
                         format!(
                             "entry {:?} holds {} bytes, but {ty} (strides {:?}, offset {offset}) needs {}",
-                            place.entry,
-                            place.size,
+                            place.entry.name,
+                            place.entry.size,
                             view.strides,
                             needed.map_or("more than memory can hold".into(), |n| n.to_string())
                         ),
@@ -148,7 +143,7 @@ impl Payloads {
                     return Err(bad(file, fqn, format!("is {dtype} {found:?}, the graph expects {ty}")));
                 }
                 let blob = Blob { file: file.clone(), entry: BlobEntry::Safetensors(fqn.to_owned()) };
-                Ok(WeightView::Strided(StridedView::contiguous(blob, ty.dtype, &shape)))
+                Ok((WeightView::Strided(StridedView::contiguous(blob, ty.dtype, &shape)), None))
             }
         }
     }
