@@ -338,11 +338,13 @@ impl Lowerer<'_> {
             // Each step rounds by itself; powers of f16 alone round once.
             return if self.b.ty(x).0 == DType::F16 { self.in_math(at, x, steps) } else { steps(self, x) };
         }
+        // Of f16 they are no roots either, which differ at -0 and -inf.
+        let is_root = self.b.ty(x).0 != DType::F16;
         self.in_math(at, x, |l, x| {
-            if e == 0.5 {
+            if is_root && e == 0.5 {
                 return l.un(at, U::Sqrt, x);
             }
-            if e == -0.5 {
+            if is_root && e == -0.5 {
                 return l.rsqrt(at, x);
             }
             if e == -1.0 {

@@ -106,11 +106,12 @@ fn every_binary_function() {
         for dtype in DTYPES {
             let what = format!("{} of {dtype}", op.name());
             let divides = matches!(op, Binary::FloorDiv | Binary::TruncDiv | Binary::Rem | Binary::Fmod);
-            // Integers have no quotient by zero, and PyTorch wraps where NaN and infinities are divided with remainder.
-            let plain: Vec<f32> = NUMBERS
-                .iter()
-                .map(|&v| if divides && !v.is_finite() || divides && v.round() == 0.0 { 4.0 } else { v })
-                .collect();
+            // Integers have no quotient by zero. A remainder in pieces is exact where the quotient is: not of 4 by 0.1.
+            let remains = matches!(op, Binary::Rem | Binary::Fmod);
+            let fits = |v: f32| {
+                !divides || v.is_finite() && v.round() != 0.0 && (!remains || v * 4.0 == (v * 4.0).round())
+            };
+            let plain: Vec<f32> = NUMBERS.iter().map(|&v| if fits(v) { v } else { 4.0 }).collect();
             let (a, b) = (values(dtype, &plain, &[20, 1]), values(dtype, &plain, &[1, 20]));
             let exact = !matches!(op, Binary::Pow | Binary::Rem | Binary::Fmod);
             if let Some(pair) = both(Op::Binary(op), &[a.clone(), b]) {
@@ -120,7 +121,7 @@ fn every_binary_function() {
             for number in [2.0, 0.5, -1.0, 3.0, -2.0, -0.5, 0.1] {
                 let scalar =
                     if dtype.is_float() { Scalar::Float(number) } else { Scalar::Int(number as i64) };
-                if !dtype.is_float() && scalar.as_i64() == 0 {
+                if !dtype.is_float() && scalar.as_i64() == 0 || remains && number == 0.1 {
                     continue;
                 }
                 for scalar_first in [false, true] {
@@ -278,4 +279,24 @@ fn constants_of_i8_were_quantised_constants_to_the_builder() {
     assert!(equal(&found, &expected));
     let (found, expected) = both(Op::Pad { dim: 0, low: 1, high: 2, value: Scalar::Int(5) }, &[x]).unwrap();
     assert!(equal(&found, &expected));
+}
+
+#[test]
+fn truncated_quotients_of_half_precision_were_not_rounded_first() {
+    for dtype in [DType::F16, DType::BF16] {
+        // 3.5 / 0.7 rounds to 5 from below.
+        let (a, b) = (values(dtype, &[-3.5], &[1]), values(dtype, &[-0.7], &[1]));
+        let (found, expected) = both(Op::Binary(Binary::TruncDiv), &[a, b]).unwrap();
+        assert!(equal(&found, &expected), "{dtype}: {found:?} {expected:?}");
+    }
+}
+
+#[test]
+fn square_roots_as_powers_of_f16_were_roots() {
+    let x = values(DType::F16, &[-0.0, f32::NEG_INFINITY, 9.0], &[3]);
+    for exponent in [0.5, -0.5] {
+        let op = Op::BinaryScalar { op: Binary::Pow, scalar: Scalar::Float(exponent), scalar_first: false };
+        let (found, expected) = both(op, std::slice::from_ref(&x)).unwrap();
+        assert!(equal(&found, &expected), "{exponent}: {found:?} {expected:?}");
+    }
 }
