@@ -305,6 +305,11 @@ def attentions():
         family.add(f"scale.{name}", "attention", [q, k, v], sdpa(q, k, v, scale=0.7), scale=0.7, causal=False, mask=False)
         k6, v6 = k[:, :, :6], v[:, :, :6]
         family.add(f"causal.{name}", "attention", [q, k6, v6], sdpa(q, k6, v6, is_causal=True), scale=scale, causal=True, mask=False)
+        # Large enough for the BLAS library in both products.
+        q, k, v = r(1, 1, 32, 32), r(1, 1, 40, 32), r(1, 1, 40, 32)
+        family.add(f"large.{name}", "attention", [q, k, v], sdpa(q, k, v), scale=1 / math.sqrt(32), causal=False, mask=False)
+        m = r(1, 1, 1, 40)
+        family.add(f"large_mask.{name}", "attention", [q, k, v, m], sdpa(q, k, v, attn_mask=m), scale=1 / math.sqrt(32), causal=False, mask=True)
         k, v = r(1, 1, 520, 8), r(1, 1, 520, 8)
         q = r(1, 1, 4, 8)
         family.add(f"blocks.{name}", "attention", [q, k, v], sdpa(q, k, v), scale=1 / math.sqrt(8), causal=False, mask=False)

@@ -1,7 +1,7 @@
 //! Arithmetic of the three types that ops are computed in: f32, f64 and i64. Slices in, slices out; no tensors here.
 //!
-//! f32 functions follow the formulas of PyTorch's vectorised CPU kernels. Where those call a library function, it is
-//! taken in f64 and rounded once, so it is correctly rounded whatever the platform; PyTorch's own are within 1 ulp of it.
+//! f32 functions follow the formulas of PyTorch's vectorised CPU kernels, exponentials in every bit. Other library functions
+//! are taken in f64 and rounded once, so they are correctly rounded; PyTorch's own are within 1 ulp of that.
 
 use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
 
@@ -9,6 +9,7 @@ use shardweld_ir::{Binary, Unary};
 
 use crate::element::{Bool, Math};
 use crate::error::{KernelError, Result};
+use crate::exponential;
 
 /// Arithmetic on slices of one math type.
 pub(crate) trait Arith: Math {
@@ -82,6 +83,14 @@ pub(crate) trait Real:
     fn to_f64(self) -> f64;
     /// a * b + c, rounded once.
     fn fma(self, b: Self, c: Self) -> Self;
+    /// The exponential as an op of its own.
+    fn exp_op(self) -> Self;
+    /// The exponential inside vectorised functions.
+    fn exp_vector(self) -> Self;
+    /// The exponential inside attention on f32.
+    fn exp_coarse(self) -> Self;
+    /// The exponential inside attention on f16 and bf16.
+    fn exp_short(self) -> Self;
     /// The error function that PyTorch's vectorised kernels use.
     fn erf_vectorised(self) -> Self;
     /// The hyperbolic tangent that GELU uses.
@@ -106,6 +115,18 @@ impl Real for f32 {
     fn fma(self, b: f32, c: f32) -> f32 {
         self.mul_add(b, c)
     }
+    fn exp_op(self) -> f32 {
+        exponential::exp_table(self)
+    }
+    fn exp_vector(self) -> f32 {
+        exponential::exp_vector(self)
+    }
+    fn exp_coarse(self) -> f32 {
+        exponential::exp_coarse(self)
+    }
+    fn exp_short(self) -> f32 {
+        exponential::exp_short(self)
+    }
     /// Abramowitz and Stegun 7.1.26: absolute error 1.5e-7, but few correct bits for tiny arguments. PyTorch's choice.
     fn erf_vectorised(self) -> f32 {
         const P: f32 = 0.327_591_1;
@@ -113,7 +134,7 @@ impl Real for f32 {
         let x = self.abs();
         let t = 1.0 / P.mul_add(x, 1.0);
         let polynomial = A[1..].iter().fold(A[0], |r, &a| r.mul_add(t, a));
-        let gauss = (-(self * self)).via(f64::exp);
+        let gauss = exponential::exp_vector(-(self * self));
         let magnitude = (-gauss * t).mul_add(polynomial, 1.0);
         f32::from_bits(magnitude.to_bits() ^ (self.to_bits() & 0x8000_0000))
     }
@@ -137,6 +158,18 @@ impl Real for f64 {
     fn fma(self, b: f64, c: f64) -> f64 {
         self.mul_add(b, c)
     }
+    fn exp_op(self) -> f64 {
+        self.exp()
+    }
+    fn exp_vector(self) -> f64 {
+        self.exp()
+    }
+    fn exp_coarse(self) -> f64 {
+        self.exp()
+    }
+    fn exp_short(self) -> f64 {
+        self.exp()
+    }
     fn erf_vectorised(self) -> f64 {
         libm::erf(self)
     }
@@ -149,7 +182,7 @@ impl Real for f64 {
 #[inline(always)]
 fn sigmoid<R: Real>(x: R) -> R {
     let one = R::from_f64(1.0);
-    one / (one + (-x).via(f64::exp))
+    one / (one + (-x).exp_vector())
 }
 
 /// GELU by a given error function.
@@ -186,7 +219,7 @@ fn unary_real<R: Real>(op: Unary, x: &mut [R]) -> Result<()> {
         Unary::Sqrt => each!(|v| v.via(f64::sqrt)),
         Unary::Rsqrt => each!(|v| one / v.via(f64::sqrt)),
         Unary::Recip => each!(|v| one / v),
-        Unary::Exp => each!(|v| v.via(f64::exp)),
+        Unary::Exp => each!(|v| v.exp_op()),
         Unary::Exp2 => each!(|v| v.via(f64::exp2)),
         Unary::Expm1 => each!(|v| v.via(f64::exp_m1)),
         Unary::Log => each!(|v| v.via(f64::ln)),
@@ -204,7 +237,7 @@ fn unary_real<R: Real>(op: Unary, x: &mut [R]) -> Result<()> {
         Unary::Erf => each!(|v| v.via(libm::erf)),
         Unary::Sigmoid => each!(|v| sigmoid(v)),
         // x / (1 + e^-x), not x * sigmoid(x): one rounding less.
-        Unary::Silu => each!(|v| v / (one + (-v).via(f64::exp))),
+        Unary::Silu => each!(|v| v / (one + (-v).exp_vector())),
         Unary::Gelu => each!(|v| gelu(v, |x| x.via(libm::erf))),
         Unary::GeluTanh => {
             let beta = R::from_f64(std::f64::consts::FRAC_2_SQRT_PI * std::f64::consts::FRAC_1_SQRT_2);
@@ -217,7 +250,7 @@ fn unary_real<R: Real>(op: Unary, x: &mut [R]) -> Result<()> {
         Unary::Relu => each!(|v| max(zero, v)),
         Unary::Softplus => {
             let threshold = R::from_f64(20.0);
-            each!(|v| if v > threshold { v } else { v.via(f64::exp).via(f64::ln_1p) })
+            each!(|v| if v > threshold { v } else { v.exp_vector().via(f64::ln_1p) })
         }
         Unary::Not | Unary::IsNan | Unary::IsInf => {
             return Err(KernelError::DType { op: op.name(), dtype: R::DTYPE });

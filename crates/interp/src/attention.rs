@@ -11,7 +11,7 @@ use crate::error::{KernelError, Result};
 use crate::gemm::{Matrix, Product, product};
 use crate::layout::broadcast_to;
 use crate::matmul::widen;
-use crate::reduce::sum_contiguous;
+use crate::reduce::{LANES, sum_lanes};
 use crate::tensor::Tensor;
 
 const OP: &str = "attention";
@@ -134,10 +134,10 @@ impl<M: Real + Product> Head<M> {
             product([n.queries, n.width, count], Matrix::new(&self.q, n.width, false), keys, &mut scores);
             for (i, row) in scores.chunks_exact_mut(count).enumerate() {
                 for (j, x) in row.iter_mut().enumerate() {
-                    *x = *x * scale;
-                    if let Some(mask) = &self.mask {
-                        *x = *x + mask[i * n.keys + start + j];
-                    }
+                    *x = match &self.mask {
+                        Some(mask) => x.fma(scale, mask[i * n.keys + start + j]),
+                        None => *x * scale,
+                    };
                     if causal && start + j > i {
                         *x = lowest;
                     }
@@ -148,9 +148,9 @@ impl<M: Real + Product> Head<M> {
                     row.fill(zero);
                     continue;
                 }
-                row.iter_mut().for_each(|x| *x = (*x - next).via(f64::exp));
+                let sum = exponentials::<T>(row, next);
                 let shrink = (largest[i] - next).via(f64::exp);
-                total[i] = shrink * total[i] + sum_contiguous(row, false);
+                total[i] = shrink * total[i] + sum;
                 largest[i] = next;
                 if start > 0 {
                     out[i * n.values..(i + 1) * n.values].iter_mut().for_each(|o| *o = *o * shrink);
@@ -169,6 +169,23 @@ impl<M: Real + Product> Head<M> {
         }
         out
     }
+}
+
+/// Replaces x by e^(x - largest) and gives the sum. Whole vectors use the coarse exponential, what is left over the exact one.
+fn exponentials<T: Element>(row: &mut [T::Math], largest: T::Math) -> T::Math
+where
+    T::Math: Real + Arith,
+{
+    let half = T::DTYPE.size() == 2;
+    let exp = if half { T::Math::exp_short } else { T::Math::exp_coarse };
+    let whole = row.len() - row.len() % LANES;
+    let (vectors, left_over) = row.split_at_mut(whole);
+    vectors.iter_mut().for_each(|x| *x = exp(*x - largest));
+    let sum = sum_lanes(vectors);
+    left_over.iter_mut().fold(sum, |sum, x| {
+        *x = (*x - largest).via(f64::exp);
+        sum + *x
+    })
 }
 
 #[cfg(test)]

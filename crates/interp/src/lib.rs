@@ -11,6 +11,7 @@ pub mod domain;
 mod element;
 pub mod error;
 pub mod evaluate;
+mod exponential;
 mod float8;
 pub mod fold;
 mod gemm;

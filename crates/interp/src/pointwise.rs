@@ -29,7 +29,9 @@ pub fn unary(op: Unary, x: &Tensor) -> Result<Tensor> {
     let dtype = x.dtype();
     match (op, dtype) {
         (Unary::Not, DType::Bool) => return compare_scalar(Binary::Eq, x, Scalar::Bool(false)),
-        // PyTorch takes another error function for these than for f32.
+        // PyTorch takes other library functions for these than for f32.
+        (Unary::Exp, DType::F16) => return map::<f16>(x, half_exp),
+        (Unary::Exp, DType::BF16) => return map::<bf16>(x, half_exp),
         (Unary::Gelu, DType::F16) => return map::<f16>(x, half_gelu),
         (Unary::Erf, DType::F16) => return map::<f16>(x, half_erf),
         (Unary::Erf, DType::BF16) => return map::<bf16>(x, half_erf),
@@ -48,6 +50,11 @@ pub fn unary(op: Unary, x: &Tensor) -> Result<Tensor> {
         _ => {}
     }
     with_element!(dtype, T => map::<T>(x, |v| <T as Element>::Math::unary(op, v))).map_err(|e| name(e, dtype))
+}
+
+fn half_exp(x: &mut [f32]) -> Result<()> {
+    x.iter_mut().for_each(|v| *v = v.exp_vector());
+    Ok(())
 }
 
 fn half_erf(x: &mut [f32]) -> Result<()> {

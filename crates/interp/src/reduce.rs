@@ -23,6 +23,8 @@ const MIN_LEVEL_POWER: u32 = 4;
 const COLUMNS: usize = 32;
 /// and when there are fewer columns than a vector has lanes.
 const FEW_COLUMNS: usize = 4;
+/// Lanes of the vectors of PyTorch's fused kernels.
+pub(crate) const LANES: usize = 16;
 /// Below this many elements handing rows to other threads costs more than it gains.
 const PARALLEL_ELEMENTS: usize = 1 << 16;
 
@@ -99,6 +101,27 @@ pub(crate) fn sum_contiguous<M: Arith>(row: &[M], pairs: bool) -> M {
     } else {
         sum_row::<M, LANES_64>(row, pairs)
     }
+}
+
+/// Sum of a row as PyTorch's fused kernels take it: by lanes of a vector, then halves of the vector onto each other.
+pub(crate) fn sum_lanes<M: Arith>(row: &[M]) -> M {
+    let (first, rest) = match row.split_at_checked(LANES) {
+        Some((first, rest)) if M::DTYPE == DType::F32 => (first, rest),
+        _ => return row.iter().copied().reduce(M::plus).unwrap_or_default(),
+    };
+    let mut lanes = [M::default(); LANES];
+    lanes.copy_from_slice(first);
+    for part in rest.chunks(LANES) {
+        lanes.iter_mut().zip(part).for_each(|(l, &x)| *l = l.plus(x));
+    }
+    let mut half = LANES / 2;
+    while half > 0 {
+        for l in 0..half {
+            lanes[l] = lanes[l].plus(lanes[l + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
 }
 
 /// Sums over the rows of a row-major matrix, one per column.

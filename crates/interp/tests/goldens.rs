@@ -134,11 +134,9 @@ const F32_LIBRARY: &[(&str, Allowed)] = &[
     ("log", ulp(1, 0.02)),
     ("log1p", ulp(1, 0.01)),
     ("pow", ulp(1, 0.065)),
-    ("sigmoid", ulp(2, 0.02)),
-    ("silu", ulp(2, 0.02)),
     ("sin", ulp(1, 0.02)),
     ("sinh", ulp(1, 0.08)),
-    ("softplus", ulp(1, 0.025)),
+    ("softplus", ulp(1, 0.005)),
     ("sqrt", ulp(1, 0.08)),
     ("tan", ulp(1, 0.04)),
 ];
@@ -212,8 +210,12 @@ fn movement_keeps_every_bit() {
 #[test]
 fn reductions() {
     check("reduce", |case| match (case.what["op"].as_str().unwrap(), case.expected.dtype()) {
-        // Along the last dimension PyTorch's f32 softmax uses a coarser exponential.
-        ("softmax", DType::F32) => ulp(3, 0.75),
+        // Along another dimension than the last PyTorch's f32 softmax sums in an order of its own.
+        ("softmax", DType::F32)
+            if case.expected.shape().len() as u64 != case.what["dim"].as_u64().unwrap() + 1 =>
+        {
+            ulp(2, 0.25)
+        }
         // PyTorch rounds every partial product to bf16.
         _ if case.what["kind"] == "prod" => ulp(1, 1.0),
         _ => EXACT,
@@ -241,9 +243,8 @@ fn norms() {
 #[test]
 fn attentions() {
     check("attention", |case| match case.expected.dtype() {
-        DType::F32 => abs(5e-7),
-        // The mean of 520 values of size 1: what an ulp of the probabilities comes to.
-        _ if case.name.starts_with("blocks") => abs(3e-4),
+        // Too small for the BLAS library: PyTorch's own loops, which do not fuse.
+        DType::F32 if !case.name.starts_with("large") => abs(5e-7),
         DType::F16 => ulp(1, 0.005),
         _ => EXACT,
     });
