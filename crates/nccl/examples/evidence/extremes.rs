@@ -60,12 +60,12 @@ pub fn max_min(b: &mut Bench) -> Outcome<()> {
     Ok(())
 }
 
-/// SUM at the edges of the formats: all ranks hold the value, or one does and the others the second.
+/// SUM and AVG at the edges of the formats: all ranks hold the value, or one does and the others the second.
 pub fn sum_edges(b: &mut Bench) -> Outcome<()> {
     use ElementType::*;
     b.heading(
-        "SUM at the edges: rank 0 holds the first value, all others the second",
-        &["type", "first, others", "result"],
+        "SUM and AVG at the edges: rank 0 holds the first value, all others the second",
+        &["type", "op", "first, others", "result"],
     );
     for e in [F32, F64, F16, BF16, F8E4M3, F8E5M2] {
         let (exp, man) = bits::layout(e);
@@ -83,10 +83,13 @@ pub fn sum_edges(b: &mut Bench) -> Outcome<()> {
         }
         let first = b.rank == 0;
         let send = bits::write(e, cases.iter().map(|&(_, x, y)| if first { x } else { y }));
-        let got = bits::read(e, &b.all_reduce(ReduceOp::Sum, e, &send)?);
-        for ((name, x, _), r) in cases.into_iter().zip(got) {
-            let text = format!("{} {}", bits::CLASSES[bits::class(e, r)], bits::hex(e, r));
-            b.row(&[e.to_string(), format!("{name} (first {})", bits::hex(e, x)), text]);
+        for op in [ReduceOp::Sum, ReduceOp::Avg] {
+            let got = bits::read(e, &b.all_reduce(op, e, &send)?);
+            for (&(name, x, _), r) in cases.iter().zip(got) {
+                let text = format!("{} {}", bits::CLASSES[bits::class(e, r)], bits::hex(e, r));
+                let case = format!("{name} (first {})", bits::hex(e, x));
+                b.row(&[e.to_string(), op.name().into(), case, text]);
+            }
         }
     }
     Ok(())

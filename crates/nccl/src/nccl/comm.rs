@@ -353,7 +353,7 @@ impl NcclComm {
         self.calls += 1;
         let h = &self.handle;
         h.watch.arrive(at.clone());
-        self.wait_for(call, send, recv, deadline).map_err(|cause| match cause {
+        self.wait_for(call, &at, send, recv, deadline).map_err(|cause| match cause {
             // The heartbeat may know who did not come, or who does something else.
             Cause::Timeout { limit, .. } => match h.watch.mismatch(&at, &self.members) {
                 Some((rank, theirs)) => Cause::OrderMismatch { rank, theirs, ours: at.call },
@@ -366,6 +366,7 @@ impl NcclComm {
     fn wait_for(
         &self,
         call: &Call,
+        at: &Arrival,
         send: &DeviceBuffer,
         recv: &mut DeviceBuffer,
         deadline: Instant,
@@ -392,6 +393,10 @@ impl NcclComm {
             }
             if Instant::now() >= deadline || h.watch.lost().is_some() {
                 return Err(h.late(self.limit));
+            }
+            // Ranks that make different calls would wait to the limit, or exchange nonsense.
+            if let Some((rank, theirs)) = h.watch.mismatch(at, &self.members) {
+                return Err(Cause::OrderMismatch { rank, theirs, ours: at.call.clone() });
             }
             thread::sleep(pause);
             pause = (pause * 2).min(POLL.1);
