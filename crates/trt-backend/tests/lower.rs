@@ -24,11 +24,11 @@ fn head_split_and_merge_are_one_shuffle_each() {
     let x = p.input("x", DType::F32, &[2, 6, 12]);
     let y = p.add("split", Op::Reshape { shape: Shape::of(&[2, 6, 3, 4]) }, &[x]);
     let y = p.add("heads", Op::Transpose { perm: vec![0, 2, 1, 3] }, &[y]);
-    let y = p.add("act", Op::Unary(Unary::Tanh), &[y]);
+    let y = p.add("softmax", Op::Softmax { dim: 3 }, &[y]);
     let y = p.add("back", Op::Transpose { perm: vec![0, 2, 1, 3] }, &[y]);
     let y = p.add("merge", Op::Reshape { shape: Shape::of(&[2, 6, 12]) }, &[y]);
     p.output(y);
-    assert_eq!(kinds(&p.lower(0)), ["shuffle", "activation", "shuffle"]);
+    assert_eq!(kinds(&p.lower(0)), ["shuffle", "softmax", "shuffle"]);
 }
 
 #[test]
@@ -53,6 +53,49 @@ fn writing_both_halves_of_a_base_is_a_concatenation() {
     let y = p.add("second", Op::UpdateSlice { dim: 1, start: 4, stride: 1 }, &[y, half]);
     p.output(y);
     assert_eq!(kinds(&p.lower(0)), ["concat"]);
+}
+
+#[test]
+fn unbinding_shares_one_shuffle() {
+    let mut p = Program::new(&[("tp", 1)]);
+    let x = p.input("x", DType::F32, &[2, 3, 5]);
+    for i in 0..3 {
+        let s = p.add(&format!("s{i}"), Op::Slice { dim: 1, start: i, limit: i + 1, stride: 1 }, &[x]);
+        let y = p.add(&format!("y{i}"), Op::Reshape { shape: Shape::of(&[2, 5]) }, &[s]);
+        p.output(y);
+    }
+    let trace = p.lower(0);
+    assert_eq!(kinds(&trace), ["shuffle", "slice", "slice", "slice"]);
+    let slices: Vec<_> = trace
+        .layers()
+        .iter()
+        .filter_map(|l| match &l.call {
+            Call::Slice { start, size, .. } => Some((start[1], size.clone())),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(slices, [(0, vec![2, 5]), (5, vec![2, 5]), (10, vec![2, 5])]);
+}
+
+#[test]
+fn shuffles_fold_across_pointwise_ops() {
+    let mut p = Program::new(&[("tp", 1)]);
+    let x = p.input("x", DType::F32, &[2, 3, 4]);
+    let y = p.add("t", Op::Transpose { perm: vec![2, 0, 1] }, &[x]);
+    let y = p.add("neg", Op::Unary(Unary::Neg), &[y]);
+    let y = p.add("back", Op::Transpose { perm: vec![1, 2, 0] }, &[y]);
+    p.output(y);
+    assert_eq!(kinds(&p.lower(0)), ["unary"]);
+}
+
+#[test]
+fn a_product_with_a_reciprocal_root_is_a_quotient() {
+    let mut p = Program::new(&[("tp", 1)]);
+    let x = p.input("x", DType::F32, &[4]);
+    let r = p.add("r", Op::Unary(Unary::Rsqrt), &[x]);
+    let y = p.add("y", Op::Binary(Binary::Mul), &[r, x]);
+    p.output(y);
+    assert_eq!(kinds(&p.lower(0)), ["unary", "elementwise"]);
 }
 
 #[test]
@@ -239,10 +282,13 @@ fn traces_survive_serialisation_and_are_checked_again() {
     back.validate().unwrap();
     assert_eq!(back.structure_hash(), trace.structure_hash());
     // Another shape than the call makes.
-    let wrong: NetworkTrace = serde_json::from_str(&text.replace("\"dims\":[2,2]", "\"dims\":[4,2]")).unwrap();
+    let wrong: NetworkTrace =
+        serde_json::from_str(&text.replace("\"dims\":[2,2]", "\"dims\":[4,2]")).unwrap();
     assert!(wrong.validate().unwrap_err().to_string().contains("`rs`"));
     // A rank count that does not fit its list cannot even be read.
-    assert!(serde_json::from_str::<NetworkTrace>(&text.replace("\"ranks\":[0,1]", "\"ranks\":[0,0]")).is_err());
+    assert!(
+        serde_json::from_str::<NetworkTrace>(&text.replace("\"ranks\":[0,1]", "\"ranks\":[0,0]")).is_err()
+    );
 }
 
 #[test]

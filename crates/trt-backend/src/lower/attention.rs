@@ -4,7 +4,7 @@ use shardweld_ir::{DType, Literal, Scalar, TensorType, Value};
 
 use super::lazy::{Lazy, Step, View};
 use super::{At, Lowerer, Made, refuse, too_large};
-use crate::trace::{CausalMaskKind, Call, ElementWiseOperation as E, TensorId};
+use crate::trace::{Call, CausalMaskKind, ElementWiseOperation as E, TensorId};
 
 /// Rank of the operands of TensorRT's attention: batch, heads, tokens, size.
 const ATTENTION_RANK: usize = 4;
@@ -12,7 +12,14 @@ const ATTENTION_RANK: usize = 4;
 impl Lowerer<'_> {
     /// The layer does not scale scores, so the query is scaled. On f16 and bf16 that rounds the query once more unless the
     /// factor is a power of two.
-    pub(super) fn attention(&mut self, at: &At, x: &[Value], scale: Scalar, causal: bool, mask: bool) -> Made {
+    pub(super) fn attention(
+        &mut self,
+        at: &At,
+        x: &[Value],
+        scale: Scalar,
+        causal: bool,
+        mask: bool,
+    ) -> Made {
         let (q_dims, v_dims) = (self.dims(x[0])?, self.dims(x[2])?);
         let rank = q_dims.len();
         let whole = self.four(at, x[0])?;
@@ -55,9 +62,8 @@ impl Lowerer<'_> {
     /// Whether a tensor is a product with a single number. The builder of TensorRT-RTX 1.7.1 takes that into its attention
     /// kernel, and crashes if the product has another user.
     fn is_scaled_by_number(&self, t: TensorId) -> bool {
-        let number = |t: &TensorId| {
-            matches!(self.b.call(*t), Call::Constant(c) if c.ty.shape.elements() == Some(1))
-        };
+        let number =
+            |t: &TensorId| matches!(self.b.call(*t), Call::Constant(c) if c.ty.shape.elements() == Some(1));
         matches!(self.b.call(t), Call::ElementWise { a, b, op: E::Prod | E::Div } if number(a) || number(b))
     }
 
@@ -110,8 +116,7 @@ impl Lowerer<'_> {
         while four.len() < ATTENTION_RANK {
             four.insert(0, 1);
         }
-        let lazy =
-            self.shuffle_lazy(at, Lazy::View(View::of(base, &own)), Step::Reshape(four.clone()))?;
+        let lazy = self.shuffle_lazy(at, Lazy::View(View::of(base, &own)), Step::Reshape(four.clone()))?;
         let t = self.materialise(at, lazy)?;
         four[2] = tokens;
         four[3] = keys;
@@ -132,8 +137,7 @@ impl Lowerer<'_> {
         if bytes.is_none() {
             return Err(too_large());
         }
-        let triangle: Vec<u8> =
-            (0..tokens).flat_map(|i| (0..keys).map(move |j| u8::from(j <= i))).collect();
+        let triangle: Vec<u8> = (0..tokens).flat_map(|i| (0..keys).map(move |j| u8::from(j <= i))).collect();
         let ty = TensorType::new(DType::Bool, &[1, 1, tokens, keys]);
         let literal = Literal::dense(ty, triangle).ok_or_else(too_large)?;
         let keep = self.emit(at, Call::Constant(literal))?;

@@ -41,11 +41,8 @@ impl Lowerer<'_> {
                 let lazy = self.lazy(x)?;
                 // A scalar has no dimension 0.
                 let dims = self.dims(x)?;
-                let lazy = if dims.is_empty() {
-                    self.shuffle_lazy(at, lazy, Step::Reshape(vec![1]))?
-                } else {
-                    lazy
-                };
+                let lazy =
+                    if dims.is_empty() { self.shuffle_lazy(at, lazy, Step::Reshape(vec![1]))? } else { lazy };
                 let t = self.materialise(at, lazy)?;
                 self.issue(at, t, call, accum, |l, t| l.reshaped(at, t, dims))
             }

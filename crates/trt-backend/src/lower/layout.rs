@@ -28,6 +28,9 @@ impl Lowerer<'_> {
                 View::of(t, self.b.ty(t).1)
             }
             (Lazy::View(v), _) => v,
+            (Lazy::Pieces { dim, parts }, Step::Reshape(dims)) if self.is_unbind(dim, &parts, dims) => {
+                return self.unbind(at, dim, &parts[0]);
+            }
             (other, _) => {
                 let t = self.materialise(at, other)?;
                 View::of(t, self.b.ty(t).1)
@@ -40,6 +43,27 @@ impl Lowerer<'_> {
         let fresh = View::of(t, self.b.ty(t).1).then(step, &at.sources);
         // One step always fits one layer.
         fresh.map(Lazy::View).ok_or_else(|| super::Stop::Refused("a shuffle does not fold".into()))
+    }
+
+    /// Whether a reshape drops the dimension of a single index of a tensor, and another dimension follows it.
+    fn is_unbind(&self, dim: u32, parts: &[Piece], dims: &[u64]) -> bool {
+        let [Piece { tensor, len: 1, .. }] = parts else { return false };
+        let own = self.b.ty(*tensor).1;
+        let d = dim as usize;
+        d + 1 < own.len() && own.len() == dims.len() + 1 && own[..d] == dims[..d] && own[d + 1..] == dims[d..]
+    }
+
+    /// Index i of a dimension, without it: a slice of the tensor with this and the next dimension merged, which all indices
+    /// share. A slice and a shuffle for each would be more layers.
+    fn unbind(&mut self, at: &At, dim: u32, piece: &Piece) -> Made<Lazy> {
+        let d = dim as usize;
+        let mut merged = self.b.ty(piece.tensor).1.to_vec();
+        let inner = merged.remove(d + 1);
+        merged[d] *= inner;
+        let view = View::of(piece.tensor, self.b.ty(piece.tensor).1).then(Step::Reshape(merged), &at.sources);
+        let view = view.ok_or_else(|| super::Stop::Refused("a shuffle does not fold".into()))?;
+        let tensor = self.materialise(at, Lazy::View(view))?;
+        Ok(Lazy::Pieces { dim, parts: vec![Piece { tensor, start: piece.start * inner, len: inner }] })
     }
 
     /// One element, repeated: any shuffle of it is one element, repeated.
@@ -66,15 +90,6 @@ impl Lowerer<'_> {
         }
     }
 
-    fn from_pieces(&mut self, at: &At, dim: u32, parts: Vec<Piece>) -> Made<Lazy> {
-        if let [only] = parts.as_slice() {
-            // A slice layer now: later shuffles fold into one on its result.
-            let t = self.piece(at, dim, only)?;
-            return Ok(Lazy::View(View::of(t, self.b.ty(t).1)));
-        }
-        Ok(Lazy::Pieces { dim, parts })
-    }
-
     pub(super) fn slice(
         &mut self,
         at: &At,
@@ -98,7 +113,7 @@ impl Lowerer<'_> {
         }
         if stride == 1 && limit > start {
             let parts = self.pieces(at, x, dim)?;
-            return self.from_pieces(at, dim, range(&parts, start, limit));
+            return Ok(Lazy::Pieces { dim, parts: range(&parts, start, limit) });
         }
         let input = self.tensor(at, x)?;
         let mut size = dims;
@@ -118,7 +133,7 @@ impl Lowerer<'_> {
         }
         match (x, parts.is_empty()) {
             ([first, ..], true) => self.lazy(*first),
-            _ => self.from_pieces(at, dim, range(&parts, 0, u64::MAX)),
+            _ => Ok(Lazy::Pieces { dim, parts: range(&parts, 0, u64::MAX) }),
         }
     }
 
@@ -141,13 +156,13 @@ impl Lowerer<'_> {
         if stride == 1 || count == 1 {
             let tensor = self.tensor(at, update)?;
             let parts = overwrite(&parts, start, Piece { tensor, start: 0, len: count });
-            return self.from_pieces(at, dim, parts);
+            return Ok(Lazy::Pieces { dim, parts });
         }
         // Every `stride`-th element: view the span as [count, stride] and replace its first column. A last row that the
         // base does not fill is completed and cut again.
         let (n, span) = (base_dims[d], count * stride);
         let available = (n - start).min(span);
-        let rows = self.from_pieces(at, dim, range(&parts, start, start + available))?;
+        let rows = Lazy::Pieces { dim, parts: range(&parts, start, start + available) };
         let mut rows = self.materialise(at, rows)?;
         if available < span {
             rows = self.fill_after(at, rows, dim, span - available)?;
@@ -158,23 +173,22 @@ impl Lowerer<'_> {
         if table.len() > MAX_DIMS {
             return refuse(format!("needs {} dimensions; at most {} exist", table.len(), MAX_DIMS));
         }
-        let view = self.shuffle_lazy(at, Lazy::View(View::of(rows, self.b.ty(rows).1)), Step::Reshape(table))?;
+        let view =
+            self.shuffle_lazy(at, Lazy::View(View::of(rows, self.b.ty(rows).1)), Step::Reshape(table))?;
         let rows = self.materialise(at, view)?;
         let mut column = update_dims;
         column.insert(d + 1, 1);
         let update = self.shuffle(at, update, Step::Reshape(column))?;
         let update = self.materialise(at, update)?;
-        let new = [
-            Piece { tensor: update, start: 0, len: 1 },
-            Piece { tensor: rows, start: 1, len: stride - 1 },
-        ];
+        let new =
+            [Piece { tensor: update, start: 0, len: 1 }, Piece { tensor: rows, start: 1, len: stride - 1 }];
         let new = self.materialise(at, Lazy::Pieces { dim: dim + 1, parts: new.to_vec() })?;
         let mut flat = base_dims;
         flat[d] = span;
         let view = self.shuffle_lazy(at, Lazy::View(View::of(new, self.b.ty(new).1)), Step::Reshape(flat))?;
         let tensor = self.materialise(at, view)?;
         let parts = overwrite(&parts, start, Piece { tensor, start: 0, len: available });
-        self.from_pieces(at, dim, parts)
+        Ok(Lazy::Pieces { dim, parts })
     }
 
     /// Zeros after a tensor; they are cut off again.
@@ -188,15 +202,7 @@ impl Lowerer<'_> {
         self.pad_tensor(at, t, dim, 0, count, zero)
     }
 
-    pub(super) fn pad(
-        &mut self,
-        at: &At,
-        x: Value,
-        dim: u32,
-        low: u64,
-        high: u64,
-        value: Scalar,
-    ) -> Made {
+    pub(super) fn pad(&mut self, at: &At, x: Value, dim: u32, low: u64, high: u64, value: Scalar) -> Made {
         let t = self.tensor(at, x)?;
         if low == 0 && high == 0 {
             return Ok(t);

@@ -20,7 +20,7 @@ pub(super) enum Lazy {
     Pieces {
         /// Dimension.
         dim: u32,
-        /// In order, none empty.
+        /// In order, at least one.
         parts: Vec<Piece>,
     },
     /// A constant that no call holds yet, so that its shape is still free.
@@ -88,7 +88,9 @@ impl View {
         }
         let fits = matches!(
             v.steps.as_slice(),
-            [] | [_] | [Step::Transpose(_), Step::Reshape(_)] | [Step::Reshape(_), Step::Transpose(_)]
+            [] | [_]
+                | [Step::Transpose(_), Step::Reshape(_)]
+                | [Step::Reshape(_), Step::Transpose(_)]
                 | [Step::Transpose(_), Step::Reshape(_), Step::Transpose(_)]
         );
         fits.then_some(v)
@@ -107,8 +109,7 @@ impl View {
                 }
                 self.dims = dims;
                 if let Some(Step::Transpose(q)) = self.steps.last_mut() {
-                    let both: Vec<u32> =
-                        p.iter().map(|&i| q.get(i as usize).copied().unwrap_or(i)).collect();
+                    let both: Vec<u32> = p.iter().map(|&i| q.get(i as usize).copied().unwrap_or(i)).collect();
                     if both.iter().enumerate().all(|(i, &b)| i == b as usize) {
                         self.steps.pop();
                     } else {
@@ -133,9 +134,7 @@ impl View {
     fn dims_after_steps(&self) -> Vec<u64> {
         self.steps.iter().fold(self.base_dims.clone(), |dims, step| match step {
             Step::Reshape(d) => d.clone(),
-            Step::Transpose(p) => {
-                p.iter().map(|&i| dims.get(i as usize).copied().unwrap_or(1)).collect()
-            }
+            Step::Transpose(p) => p.iter().map(|&i| dims.get(i as usize).copied().unwrap_or(1)).collect(),
         })
     }
 

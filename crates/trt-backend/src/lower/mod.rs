@@ -7,8 +7,8 @@
 
 mod attention;
 mod collective;
-mod lazy;
 mod layout;
+mod lazy;
 mod linear;
 mod pointwise;
 mod ranks;
@@ -209,9 +209,8 @@ impl Lowerer<'_> {
     fn op(&mut self, at: &At, id: NodeId, node: &Node) -> Made<Vec<Lazy>> {
         let x = node.operands.as_slice();
         let result = self.dims(Value::from(id))?;
-        let one = |t: TensorId, l: &Self| -> Made<Vec<Lazy>> {
-            Ok(vec![Lazy::View(View::of(t, l.b.ty(t).1))])
-        };
+        let one =
+            |t: TensorId, l: &Self| -> Made<Vec<Lazy>> { Ok(vec![Lazy::View(View::of(t, l.b.ty(t).1))]) };
         match &node.op {
             Op::Input { name } => {
                 let t = self.b.input(name, node.results[0].dtype, &result)?;
@@ -225,9 +224,7 @@ impl Lowerer<'_> {
                 Ok(vec![Lazy::Expand { base, dims: result }])
             }
             Op::Constant(literal) => Ok(vec![constant(literal, &result)?]),
-            Op::Iota { dtype, dim, first, step, .. } => {
-                Ok(vec![iota(*dtype, &result, *dim, *first, *step)?])
-            }
+            Op::Iota { dtype, dim, first, step, .. } => Ok(vec![iota(*dtype, &result, *dim, *first, *step)?]),
             Op::GroupRank { group } => {
                 let position = group.position(self.graph.mesh(), self.rank);
                 let ty = TensorType::new(DType::I32, &[]);
@@ -320,8 +317,7 @@ impl Lowerer<'_> {
             }
             Op::OwnPad { dim, group, value } => {
                 let mesh = self.graph.mesh();
-                let (n, position) =
-                    (u64::from(group.size(mesh)), u64::from(group.position(mesh, self.rank)));
+                let (n, position) = (u64::from(group.size(mesh)), u64::from(group.position(mesh, self.rank)));
                 let size = result.get(*dim as usize).copied().unwrap_or(0) / n.max(1);
                 let (low, high) = (size * position, size * n.saturating_sub(position + 1));
                 let t = self.pad(at, x[0], *dim, low, high, *value)?;
@@ -449,7 +445,8 @@ impl Lowerer<'_> {
             let own = self.b.ty(base).1.to_vec();
             let own_padded = std::iter::repeat_n(1, rank - own.len()).chain(own.iter().copied()).collect();
             let view = View::of(base, &own).then(Step::Reshape(own_padded), &at.sources);
-            let base = self.materialise(at, view.map_or_else(|| Lazy::View(View::of(base, &own)), Lazy::View))?;
+            let base =
+                self.materialise(at, view.map_or_else(|| Lazy::View(View::of(base, &own)), Lazy::View))?;
             return Ok(Lazy::Expand { base, dims: padded });
         }
         self.shuffle(at, v, Step::Reshape(padded))
@@ -545,12 +542,8 @@ impl Lowerer<'_> {
                 let Some(view) = weight.shard_for(self.graph.mesh(), self.rank) else {
                     return refuse(format!("weight `{}` has no data for rank {}", weight.name, self.rank));
                 };
-                let data = TraceWeight {
-                    name: weight.name.clone(),
-                    dtype,
-                    dims: dims.to_vec(),
-                    view: view.clone(),
-                };
+                let data =
+                    TraceWeight { name: weight.name.clone(), dtype, dims: dims.to_vec(), view: view.clone() };
                 Ok(Lazy::Data { data: Data::Weight(data), dims: dims.to_vec() })
             }
             WeightMode::Inputs => {

@@ -12,7 +12,8 @@ const SOFTPLUS_LINEAR: f64 = 20.0;
 const SMALL: f64 = 0.5;
 
 impl Lowerer<'_> {
-    /// Applies a function of one operand; repetition stays outside of it.
+    /// Applies a function of one operand. Repetition and shuffles stay outside of it, so that shuffles on both sides of it
+    /// can still fold.
     pub(super) fn pointwise_unary(
         &mut self,
         x: Value,
@@ -20,6 +21,10 @@ impl Lowerer<'_> {
     ) -> Made<Lazy> {
         let at = At { name: self.graph.node(x.node).name.clone(), sources: Vec::new() };
         let dims = self.dims(x)?;
+        if let Lazy::View(mut v) = self.lazy(x)? {
+            v.base = f(self, v.base)?;
+            return Ok(Lazy::View(v));
+        }
         let t = self.loose(&at, x)?;
         let t = f(self, t)?;
         let own = self.b.ty(t).1;
@@ -51,8 +56,8 @@ impl Lowerer<'_> {
             t.push(self.loose(at, v)?);
         }
         for i in 0..3 {
-            let covered = (0..result.len())
-                .all(|d| t.iter().any(|&t| self.b.ty(t).1.get(d) == result.get(d)));
+            let covered =
+                (0..result.len()).all(|d| t.iter().any(|&t| self.b.ty(t).1.get(d) == result.get(d)));
             if covered {
                 break;
             }
@@ -173,6 +178,12 @@ impl Lowerer<'_> {
         self.un(at, U::Recip, root)
     }
 
+    /// sqrt(y) if a tensor is 1 / sqrt(y).
+    fn is_rsqrt_of(&self, t: TensorId) -> Option<TensorId> {
+        let &Call::Unary { input, op: U::Recip } = self.b.call(t) else { return None };
+        matches!(self.b.call(input), Call::Unary { op: U::Sqrt, .. }).then_some(input)
+    }
+
     fn is_small(&mut self, at: &At, x: TensorId) -> Made {
         let magnitude = self.un(at, U::Abs, x)?;
         let limit = self.number(at, x, SMALL)?;
@@ -215,7 +226,15 @@ impl Lowerer<'_> {
         match op {
             Binary::Add => self.ew(at, E::Sum, a, b),
             Binary::Sub => self.ew(at, E::Sub, a, b),
-            Binary::Mul => self.ew(at, E::Prod, a, b),
+            Binary::Mul => {
+                // x * (1 / sqrt(y)) rounds three times, x / sqrt(y) twice, with a layer less.
+                for (x, y) in [(a, b), (b, a)] {
+                    if let Some(root) = self.is_rsqrt_of(y) {
+                        return self.ew(at, E::Div, x, root);
+                    }
+                }
+                self.ew(at, E::Prod, a, b)
+            }
             Binary::Div => self.ew(at, E::Div, a, b),
             // Integer division truncates in TensorRT, as in C.
             Binary::TruncDiv if dtype.is_int() => self.ew(at, E::Div, a, b),

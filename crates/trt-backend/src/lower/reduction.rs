@@ -77,8 +77,7 @@ impl Lowerer<'_> {
             // TensorRT's layer always removes the mean.
             NormKind::Rms => self.in_math(at, input, |l, x| {
                 let square = l.ew(at, E::Prod, x, x)?;
-                let call =
-                    Call::Reduce { input: square, op: ReduceOperation::Avg, axes, keep_dims: true };
+                let call = Call::Reduce { input: square, op: ReduceOperation::Avg, axes, keep_dims: true };
                 let mean = l.emit(at, call)?;
                 let eps = l.number(at, mean, epsilon.as_f64())?;
                 let shifted = l.ew(at, E::Sum, mean, eps)?;
