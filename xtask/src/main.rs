@@ -36,7 +36,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().task {
         Task::Setup => setup::setup().map(|_| ()),
-        Task::Demo => setup::setup().and_then(|library| demo::demo(&library)),
+        Task::Demo => setup::setup().and_then(|library| demo::demo(&library, &process::build_shardweld()?)),
         Task::Test => test::test(),
         Task::Generate(args) => generate::generate(&args),
     };

@@ -51,11 +51,14 @@ pub fn shown(command: &Command) -> String {
     std::iter::once(word(&program)).chain(command.get_args().map(word)).collect::<Vec<_>>().join(" ")
 }
 
-/// The `shardweld` binary of the development profile, built if it is not current.
-///
-/// The whole workspace is built, as the tests build it: with one set of features nothing is compiled twice.
+/// Builds the `shardweld` binary of the development profile.
+pub fn build_shardweld() -> Result<PathBuf> {
+    run(&mut cargo(&["build", "--package", "shardweld-cli", "--bins"]))?;
+    shardweld()
+}
+
+/// Where the `shardweld` binary of the development profile is; the command's own tests build it too.
 pub fn shardweld() -> Result<PathBuf> {
-    run(&mut cargo(&["build", "--workspace", "--bins"]))?;
     let meta = capture(&mut cargo(&["metadata", "--format-version", "1", "--no-deps"]))?;
     let meta: serde_json::Value = serde_json::from_str(&meta).map_err(|e| format!("cargo metadata: {e}"))?;
     let target = meta["target_directory"].as_str().ok_or("cargo metadata names no target directory")?;

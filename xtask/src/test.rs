@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::process::{Result, cargo, run};
+use crate::process::{Result, cargo, run, shardweld};
 use crate::{demo, generate, setup};
 
 /// Runs everything; tests that need TensorRT fail rather than skip.
@@ -18,7 +18,7 @@ pub fn test() -> Result<()> {
     run(cargo(&["doc", "--no-deps", "-p", "shardweld-ir", "-p", "shardweld-rewrite"])
         .env("RUSTDOCFLAGS", "-D warnings"))?;
     generate::check()?;
-    demo::demo(&library)?;
+    demo::demo(&library, &shardweld()?)?;
     eprintln!("all checks passed in {} s", start.elapsed().as_secs());
     Ok(())
 }

@@ -6,6 +6,7 @@ mod builds;
 mod compare;
 mod determinism;
 mod parity;
+mod prove;
 mod real_data;
 mod shardweld;
 mod silent_errors;
