@@ -204,13 +204,10 @@ fn publish(staged: Vec<Staged>, folder: &Path, name: &str) -> Result<Vec<EngineF
     let mut out: Vec<EngineFile> = Vec::with_capacity(staged.len());
     for Staged { file, mut engine } in staged {
         let rank = engine.ranks.first().copied().unwrap_or(0);
-        let path = folder.join(if single {
-            format!("{name}.engine")
-        } else {
-            format!("{name}.rank{rank}.engine")
-        });
-        let kept = make_readable(file.as_file())
-            .and_then(|()| file.persist(&path).map(drop).map_err(|e| e.error));
+        let path =
+            folder.join(if single { format!("{name}.engine") } else { format!("{name}.rank{rank}.engine") });
+        let kept =
+            make_readable(file.as_file()).and_then(|()| file.persist(&path).map(drop).map_err(|e| e.error));
         if let Err(source) = kept {
             for e in &out {
                 // The first failure is what the caller hears about.

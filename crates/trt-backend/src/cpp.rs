@@ -81,10 +81,19 @@ impl CppSink {
         let mut text = String::new();
         let title: String = trace.name().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "// Network \"{title}\": {} layers, {} collectives, communicator of {} ranks.",
-            trace.layer_count(), trace.collectives().count(), trace.world_size());
+        let _ = writeln!(
+            text,
+            "// Network \"{title}\": {} layers, {} collectives, communicator of {} ranks.",
+            trace.layer_count(),
+            trace.collectives().count(),
+            trace.world_size()
+        );
         text.push_str(PRELUDE);
-        let _ = writeln!(text, "constexpr size_t kTensors = {};\nconstexpr size_t kWeightBytes = {size};\n", calls.len());
+        let _ = writeln!(
+            text,
+            "constexpr size_t kTensors = {};\nconstexpr size_t kWeightBytes = {size};\n",
+            calls.len()
+        );
         for (part, chunk) in calls.chunks(CALLS_PER_FUNCTION).enumerate() {
             let _ = writeln!(text, "void part{part}(Net& n) {{");
             for line in chunk {
@@ -170,11 +179,9 @@ fn call(trace: &NetworkTrace, index: usize, stored_at: Option<u64>) -> String {
     let line = match &layer.call {
         Call::Input => format!("n.input({n}, {}, {})", data_type(layer.dtype), list(&layer.dims)),
         Call::Constant(_) | Call::Weight(_) => match (stored_at, &layer.call) {
-            (Some(at), _) => format!(
-                "n.stored({n}, {}, {}, {at})",
-                data_type(layer.dtype),
-                list(&layer.dims)
-            ),
+            (Some(at), _) => {
+                format!("n.stored({n}, {}, {}, {at})", data_type(layer.dtype), list(&layer.dims))
+            }
             (None, Call::Constant(literal)) => format!(
                 "n.literal({n}, {}, {}, {{{}}})",
                 data_type(layer.dtype),
@@ -187,12 +194,9 @@ fn call(trace: &NetworkTrace, index: usize, stored_at: Option<u64>) -> String {
         Call::Unary { input, op } => {
             format!("n.add({n}, n->addUnary({}, UnaryOperation::k{}))", t(input), op.name())
         }
-        Call::ElementWise { a, b, op } => format!(
-            "n.add({n}, n->addElementWise({}, {}, ElementWiseOperation::k{}))",
-            t(a),
-            t(b),
-            op.name()
-        ),
+        Call::ElementWise { a, b, op } => {
+            format!("n.add({n}, n->addElementWise({}, {}, ElementWiseOperation::k{}))", t(a), t(b), op.name())
+        }
         Call::Activation { input, op } => {
             format!("n.add({n}, n->addActivation({}, ActivationType::k{}))", t(input), op.name())
         }

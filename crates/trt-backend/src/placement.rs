@@ -223,12 +223,8 @@ impl PlacementReport {
                 });
                 continue;
             };
-            let operand_bytes = l
-                .call
-                .operands()
-                .first()
-                .and_then(|&t| trace.layer(t))
-                .map_or(0, |operand| operand.bytes());
+            let operand_bytes =
+                l.call.operands().first().and_then(|&t| trace.layer(t)).map_or(0, |operand| operand.bytes());
             collectives.push(CollectivePlacement {
                 sources: l.sources.clone(),
                 layer: decoded(&l.name),
@@ -258,8 +254,7 @@ impl PlacementReport {
     pub fn require_sources(&self, sources: &[String]) -> Result<(), PlacementError> {
         let known: rustc_hash::FxHashSet<&str> =
             self.collectives.iter().flat_map(|c| &c.sources).map(String::as_str).collect();
-        let missing: Vec<String> =
-            sources.iter().filter(|s| !known.contains(s.as_str())).cloned().collect();
+        let missing: Vec<String> = sources.iter().filter(|s| !known.contains(s.as_str())).cloned().collect();
         if missing.is_empty() { Ok(()) } else { Err(PlacementError::SourceMissing(missing)) }
     }
 

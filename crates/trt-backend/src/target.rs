@@ -49,7 +49,10 @@ impl Target {
             ));
         }
         if kind.is_rooted() && dtype == DType::I64 {
-            return Some(format!("{at} has no int64 {}; cast to i32, or use a collective without a root", kind.name()));
+            return Some(format!(
+                "{at} has no int64 {}; cast to i32, or use a collective without a root",
+                kind.name()
+            ));
         }
         if kind.is_rooted() && dtype == DType::BF16 && since(NO_BF16_ROOTED_RTX, SUBGROUPS_TENSORRT) {
             return Some(format!("{at} has no bf16 {}; an f32 cast around it works", kind.name()));

@@ -39,7 +39,9 @@ fn files(folder: &std::path::Path) -> Vec<String> {
 fn one_engine_for_all_ranks_or_one_per_distinct_trace() {
     let Some(library) = library() else { return };
     let store = WeightStore::new();
-    for (groups, expected) in [(false, vec!["net.engine"]), (true, vec!["net.rank0.engine", "net.rank1.engine"])] {
+    for (groups, expected) in
+        [(false, vec!["net.engine"]), (true, vec!["net.rank0.engine", "net.rank1.engine"])]
+    {
         let folder = tempfile::tempdir().unwrap();
         let traces = lower_all(&program(groups), &LowerOptions::default(), &store).unwrap();
         let steps = AtomicUsize::new(0);
@@ -67,7 +69,8 @@ fn a_cancelled_build_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let traces = lower_all(&program(true), &LowerOptions::default(), &store).unwrap();
     let progress = |_: usize, _: shardweld_trt::live::ProgressEvent<'_>| false;
-    let e = build_all(&traces, &store, folder.path(), "net", &options(&library, Some(&progress))).unwrap_err();
+    let e =
+        build_all(&traces, &store, folder.path(), "net", &options(&library, Some(&progress))).unwrap_err();
     assert!(matches!(e, BuildError::Cancelled), "{e}");
     assert!(files(folder.path()).is_empty());
 }

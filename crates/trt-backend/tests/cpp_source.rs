@@ -50,7 +50,13 @@ fn program(folder: &Path) -> Program {
     let y = p.add("act", Op::Unary(Unary::Silu), &[y]);
     let y = p.add(
         "norm",
-        Op::Normalize { kind: NormKind::Layer, trailing: 1, epsilon: Scalar::Float(1e-6), scale: false, bias: false },
+        Op::Normalize {
+            kind: NormKind::Layer,
+            trailing: 1,
+            epsilon: Scalar::Float(1e-6),
+            scale: false,
+            bias: false,
+        },
         &[y],
     );
     let y = p.add(
@@ -64,7 +70,8 @@ fn program(folder: &Path) -> Program {
     let kind = Collective::AllReduce { op: ReduceOp::Sum, accum: None };
     let y = p.add("sum", Op::Collective { kind, group: group.clone() }, &[y]);
     let q = p.add("q", Op::Reshape { shape: shardweld_ir::Shape::of(&[2, 2, 4, 8]) }, &[y]);
-    let y = p.add("attend", Op::Attention { scale: Scalar::Float(0.3), causal: true, mask: false }, &[q, q, q]);
+    let y =
+        p.add("attend", Op::Attention { scale: Scalar::Float(0.3), causal: true, mask: false }, &[q, q, q]);
     let y = p.add("own", Op::OwnPad { dim: 1, group, value: Scalar::Float(-0.0) }, &[y]);
     p.0.add_output("y \"quoted\"", y).unwrap();
     p
@@ -74,15 +81,18 @@ fn program(folder: &Path) -> Program {
 fn it_compiles_against_both_header_sets() {
     let folder = tempfile::tempdir().unwrap();
     let p = program(folder.path());
-    let [source, _] =
-        CppSink.source(&p.lower(1)).write(folder.path(), "net", &WeightStore::new()).unwrap();
+    let [source, _] = CppSink.source(&p.lower(1)).write(folder.path(), "net", &WeightStore::new()).unwrap();
     for headers in [env!("SHARDWELD_HEADERS_TRT"), env!("SHARDWELD_HEADERS_RTX")] {
         assert_success(&compile(&source, headers, &["-fsyntax-only"]));
     }
     // The compiler does look at the calls.
     let text = std::fs::read_to_string(&source).unwrap();
     let broken = folder.path().join("broken.cpp");
-    std::fs::write(&broken, text.replacen("addUnary", "addUnry", 1).replacen("addElementWise", "addElement", 1)).unwrap();
+    std::fs::write(
+        &broken,
+        text.replacen("addUnary", "addUnry", 1).replacen("addElementWise", "addElement", 1),
+    )
+    .unwrap();
     assert!(!compile(&broken, env!("SHARDWELD_HEADERS_RTX"), &["-fsyntax-only"]).status.success());
 }
 

@@ -74,7 +74,10 @@ fn a_version_that_does_not_fit_is_named_with_the_needed_one() {
             Err(e @ LibraryError::Version { .. }) => {
                 assert!(!fits, "{e}");
                 let text = e.to_string();
-                assert!(text.contains(&format!("{major}.{minor}.2.3")) && text.contains("needed is"), "{text}");
+                assert!(
+                    text.contains(&format!("{major}.{minor}.2.3")) && text.contains("needed is"),
+                    "{text}"
+                );
             }
             Err(e) => panic!("{e}"),
         }

@@ -4,8 +4,8 @@
 mod support;
 
 use shardweld_ir::{
-    AxisId, Binary, Collective, DType, GatherMode, Group, Literal, NormKind, Op, ReduceKind, ReduceOp, Scalar,
-    Shape, TensorType, Unary,
+    AxisId, Binary, Collective, DType, GatherMode, Group, Literal, NormKind, Op, ReduceKind, ReduceOp,
+    Scalar, Shape, TensorType, Unary,
 };
 use shardweld_trt::placement::Placement;
 use support::{Program, build, library};
@@ -81,10 +81,15 @@ fn scalars_of_every_kind_build() {
             let y = p.add(&format!("pow_{dtype}_{i}"), op, &[x]);
             p.output(y);
         }
-        for (i, (op, first)) in
-            [(Binary::Add, false), (Binary::Sub, true), (Binary::Div, true), (Binary::Pow, true), (Binary::Lt, false)]
-                .into_iter()
-                .enumerate()
+        for (i, (op, first)) in [
+            (Binary::Add, false),
+            (Binary::Sub, true),
+            (Binary::Div, true),
+            (Binary::Pow, true),
+            (Binary::Lt, false),
+        ]
+        .into_iter()
+        .enumerate()
         {
             let op = Op::BinaryScalar { op, scalar: Scalar::Float(0.1), scalar_first: first };
             let y = p.add(&format!("scalar_{dtype}_{i}"), op, &[x]);
@@ -181,9 +186,10 @@ fn products_reductions_norms_and_convolutions_build() {
         let t = p.add("xt", Op::Transpose { perm: vec![0, 2, 1] }, &[x]);
         let y = p.add("gram", mm(false, false), &[x, t]);
         p.output(y);
-        for (i, kind) in [ReduceKind::Sum, ReduceKind::Mean, ReduceKind::Prod, ReduceKind::Max, ReduceKind::Min]
-            .into_iter()
-            .enumerate()
+        for (i, kind) in
+            [ReduceKind::Sum, ReduceKind::Mean, ReduceKind::Prod, ReduceKind::Max, ReduceKind::Min]
+                .into_iter()
+                .enumerate()
         {
             let op = Op::Reduce { kind, dims: vec![0, 2], keep_dims: i % 2 == 0 };
             let y = p.add(&format!("reduce{i}"), op, &[x]);

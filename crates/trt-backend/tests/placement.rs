@@ -15,7 +15,11 @@ fn trace() -> NetworkTrace {
     let mut p = Program::new(&[("cp", 2), ("tp", 2)]);
     let x = p.input("x", DType::BF16, &[4, 8]);
     let group = Group::axis(AxisId(0));
-    let g = p.add("gather", Op::Collective { kind: Collective::AllGather { dim: 0 }, group: group.clone() }, &[x]);
+    let g = p.add(
+        "gather",
+        Op::Collective { kind: Collective::AllGather { dim: 0 }, group: group.clone() },
+        &[x],
+    );
     p.0.set_sources(g, vec!["k".into(), "v".into()]);
     let kind = Collective::AllReduce { op: ReduceOp::Sum, accum: None };
     let s = p.add("s um", Op::Collective { kind, group }, &[g]);
@@ -26,7 +30,9 @@ fn trace() -> NetworkTrace {
 fn log(lines: &[(&str, &str)]) -> String {
     let mut text = String::from("[noise] Layers are coming\nLayers:\n");
     for (name, ty) in lines {
-        text += &format!("Name: {name}, LayerType: {ty}, Inputs: [ {{ Name: x, Dimensions: [4,8] }}], StreamId: 0\n");
+        text += &format!(
+            "Name: {name}, LayerType: {ty}, Inputs: [ {{ Name: x, Dimensions: [4,8] }}], StreamId: 0\n"
+        );
     }
     text + "\nI/O Tensors:\n Name: x, IOMode: Input\nEngine Metadata:\nName: not a layer, LayerType: comm_allreduce\n"
 }
@@ -47,8 +53,14 @@ fn fused_and_standalone_collectives_are_told_apart() {
     assert_eq!(r.counts(), (1, 1));
     let [g, s] = r.collectives.as_slice() else { panic!("{r:?}") };
     assert_eq!((g.placement, s.placement), (Placement::Fused, Placement::Standalone));
-    assert_eq!((g.sources.as_slice(), s.layer.as_str()), (["k".to_owned(), "v".to_owned()].as_slice(), "s um"));
-    assert_eq!((g.ranks.as_slice(), g.rank_count, g.operand_bytes, g.wire_bytes), ([1, 3].as_slice(), 2, 64, 64));
+    assert_eq!(
+        (g.sources.as_slice(), s.layer.as_str()),
+        (["k".to_owned(), "v".to_owned()].as_slice(), "s um")
+    );
+    assert_eq!(
+        (g.ranks.as_slice(), g.rank_count, g.operand_bytes, g.wire_bytes),
+        ([1, 3].as_slice(), 2, 64, 64)
+    );
     assert_eq!((s.operand_bytes, s.wire_bytes), (128, 128));
     r.require_sources(&["k".into(), "v".into(), "s um".into()]).unwrap();
     let e = r.require_sources(&["k".into(), "lost".into()]).unwrap_err();
@@ -114,10 +126,7 @@ fn the_inspector_says_the_same() {
     let json = r#"{"Layers": [{"Name": "gather_myl0_12", "LayerType": "comm_allgather"},
                               {"Name": "s%20um", "LayerType": "DistCollective", "Extra": 1}], "Bindings": []}"#;
     let layers = layers_from_inspector(json).unwrap();
-    assert_eq!(
-        layers[0],
-        EngineLayer { name: "gather_myl0_12".into(), layer_type: "comm_allgather".into() }
-    );
+    assert_eq!(layers[0], EngineLayer { name: "gather_myl0_12".into(), layer_type: "comm_allgather".into() });
     assert_eq!(
         PlacementReport::new(&trace(), &layers).unwrap(),
         report(&[("gather_myl0_12", "comm_allgather"), ("s%20um", "DistCollective")]).unwrap()

@@ -126,8 +126,7 @@ impl Library {
             // The loader's own words are one level down.
             reason: std::error::Error::source(&e).map_or_else(|| e.to_string(), |s| s.to_string()),
         })?;
-        let wrong =
-            |symbol| LibraryError::WrongLibrary { flavour, path: path.to_owned(), symbol };
+        let wrong = |symbol| LibraryError::WrongLibrary { flavour, path: path.to_owned(), symbol };
         let number = |symbol: &'static str| {
             // SAFETY: TensorRT's headers declare these symbols as functions without arguments that return int32_t.
             let f = unsafe { handle.get::<unsafe extern "C" fn() -> c_int>(symbol.as_bytes()) }
@@ -143,7 +142,9 @@ impl Library {
         };
         // SAFETY: TensorRT's headers declare this symbol with this type.
         let entry = *unsafe {
-            handle.get::<unsafe extern "C" fn(*mut c_void, c_int) -> *mut c_void>(b"createInferBuilder_INTERNAL")
+            handle.get::<unsafe extern "C" fn(*mut c_void, c_int) -> *mut c_void>(
+                b"createInferBuilder_INTERNAL",
+            )
         }
         .map_err(|_| wrong("createInferBuilder_INTERNAL"))?;
         let (oldest, major) = match flavour {
@@ -151,7 +152,13 @@ impl Library {
             Flavour::TensorRtRtx => (OLDEST_TENSORRT_RTX, OLDEST_TENSORRT_RTX.major),
         };
         if version.major != major || version < oldest {
-            return Err(LibraryError::Version { flavour, path: path.to_owned(), found: version, oldest, major });
+            return Err(LibraryError::Version {
+                flavour,
+                path: path.to_owned(),
+                found: version,
+                oldest,
+                major,
+            });
         }
         tracing::debug!(%flavour, %version, path = %path.display(), "library loaded");
         Ok(Library { flavour, path: path.to_owned(), version, entry, _handle: Arc::new(handle) })

@@ -106,8 +106,11 @@ impl Sink for LiveSink<'_> {
             .collect::<Result<Vec<_>, _>>()?;
         let mut session = Session::new(self.library).map_err(failed("cannot start".into()))?;
         for (i, (layer, bytes)) in trace.layers().iter().zip(&bytes).enumerate() {
-            let tensor = add(&session, trace, i, bytes)
-                .map_err(failed(format!("layer `{}` ({})", layer.name, layer.call.kind())))?;
+            let tensor = add(&session, trace, i, bytes).map_err(failed(format!(
+                "layer `{}` ({})",
+                layer.name,
+                layer.call.kind()
+            )))?;
             let (dtype, dims) =
                 session.tensor_type(tensor).map_err(failed(format!("layer `{}`", layer.name)))?;
             let expected = dims_of(&layer.dims);

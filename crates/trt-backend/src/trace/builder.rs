@@ -463,13 +463,12 @@ fn infer(call: &Call, trace: &NetworkTrace) -> Inferred {
             for &a in axes {
                 axis_ok(a, dims)?;
             }
-            let kept = dims.iter().enumerate().filter_map(|(i, &n)| {
-                match (axes.contains(&(i as u32)), keep_dims) {
+            let kept =
+                dims.iter().enumerate().filter_map(|(i, &n)| match (axes.contains(&(i as u32)), keep_dims) {
                     (false, _) => Some(n),
                     (true, true) => Some(1),
                     (true, false) => None,
-                }
-            });
+                });
             (d, kept.collect())
         }
         Call::Softmax { input, axis } => {
@@ -551,8 +550,8 @@ fn infer(call: &Call, trace: &NetworkTrace) -> Inferred {
                 }
             } else {
                 for i in 0..dims.len() {
-                    let last = i128::from(start[i])
-                        + i128::from(size[i].saturating_sub(1)) * i128::from(stride[i]);
+                    let last =
+                        i128::from(start[i]) + i128::from(size[i].saturating_sub(1)) * i128::from(stride[i]);
                     if size[i] > 0 && (start[i] < 0 || last >= i128::from(dims[i])) {
                         return Err(format!(
                             "reads {}..={last} of dimension {i}, which has {}",
@@ -573,7 +572,8 @@ fn infer(call: &Call, trace: &NetworkTrace) -> Inferred {
             for &x in rest {
                 let (dx, x) = ty(x)?;
                 same(d, dx)?;
-                let others = |a: &[u64]| a.iter().enumerate().all(|(i, n)| i == axis || Some(n) == dims.get(i));
+                let others =
+                    |a: &[u64]| a.iter().enumerate().all(|(i, n)| i == axis || Some(n) == dims.get(i));
                 if x.len() != dims.len() || !others(x) {
                     return Err(format!("{x:?} does not continue {dims:?} along {axis}"));
                 }
@@ -609,7 +609,9 @@ fn infer(call: &Call, trace: &NetworkTrace) -> Inferred {
                 && k[0] % groups == 0
                 && stride.iter().chain(dilation).all(|&s| s > 0);
             if !fits {
-                return Err(format!("{x:?} with kernel {k:?}: 2 or 3 spatial dimensions that fit are needed"));
+                return Err(format!(
+                    "{x:?} with kernel {k:?}: 2 or 3 spatial dimensions that fit are needed"
+                ));
             }
             if let Some(b) = bias {
                 let (db, b) = ty(*b)?;

@@ -313,14 +313,23 @@ mod tests {
     #[test]
     fn refuses_each_broken_term_of_the_contract() {
         use CollectiveKind::*;
-        assert!(matches!(make(AllGather, Some(ReduceOp::Sum), None, &[0, 1]), Err(CollectiveError::Reduce { .. })));
+        assert!(matches!(
+            make(AllGather, Some(ReduceOp::Sum), None, &[0, 1]),
+            Err(CollectiveError::Reduce { .. })
+        ));
         assert!(matches!(make(AllReduce, None, None, &[0, 1]), Err(CollectiveError::Reduce { .. })));
         assert!(matches!(make(AllGather, None, Some(0), &[0, 1]), Err(CollectiveError::Root { .. })));
         assert!(matches!(make(Broadcast, None, None, &[0, 1]), Err(CollectiveError::Root { .. })));
         assert!(matches!(make(Broadcast, None, Some(2), &[0, 1]), Err(CollectiveError::RootOutside { .. })));
         assert!(matches!(make(AllToAll, None, None, &[]), Err(CollectiveError::Empty)));
-        assert!(matches!(make(AllToAll, None, None, &[3, 1, 3]), Err(CollectiveError::Repeated { rank: 3, .. })));
-        assert!(matches!(make(AllToAll, None, None, &[3, 8]), Err(CollectiveError::OutsideWorld { rank: 8, .. })));
+        assert!(matches!(
+            make(AllToAll, None, None, &[3, 1, 3]),
+            Err(CollectiveError::Repeated { rank: 3, .. })
+        ));
+        assert!(matches!(
+            make(AllToAll, None, None, &[3, 8]),
+            Err(CollectiveError::OutsideWorld { rank: 8, .. })
+        ));
     }
 
     #[test]
