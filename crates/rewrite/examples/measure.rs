@@ -24,7 +24,11 @@ fn measure() -> Result<(), Box<dyn std::error::Error>> {
         return Err("usage: measure FILE PROFILE [EXACTNESS]".into());
     };
     let text = std::fs::read_to_string(file)?;
-    let source = if file.ends_with(".json") { Graph::from_json(file, text.as_bytes())? } else { Graph::from_text(file, &text)? };
+    let source = if file.ends_with(".json") {
+        Graph::from_json(file, text.as_bytes())?
+    } else {
+        Graph::from_text(file, &text)?
+    };
     let options = Options {
         profile: Some(TargetProfile::named(profile)?),
         exactness: match rest.first() {

@@ -4,28 +4,25 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use shardweld_rewrite::prover::prove_rule;
+use shardweld_rewrite::prover::prove_rules;
 use shardweld_rewrite::rules::families;
 
 fn main() -> ExitCode {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("proofs");
+    let start = Instant::now();
     let mut failed = 0;
     for (family, rules) in families() {
         let mut records = Vec::new();
-        for rule in rules {
-            let start = Instant::now();
-            let proof = match rule.compile() {
-                Ok(compiled) => prove_rule(&compiled).map_err(|e| e.to_string()),
-                Err(e) => Err(e.to_string()),
-            };
+        for proof in prove_rules(&rules.iter().collect::<Vec<_>>()) {
             match proof {
                 Ok(record) => {
-                    let classes: Vec<String> = record
-                        .branches
-                        .iter()
-                        .map(|(b, r)| format!("{b}: {}/{} ({})", r.class, r.fixed_order, r.instances))
-                        .collect();
-                    println!("{} {:?}\n    {}", rule.name, start.elapsed(), classes.join("; "));
+                    println!("{}: {}", record.rule, record.equation);
+                    for (branch, r) in &record.branches {
+                        println!(
+                            "    {branch}: {} (fixed order: {}), {} instances",
+                            r.class, r.fixed_order, r.instances
+                        );
+                    }
                     records.push(record);
                 }
                 Err(e) => {
@@ -34,17 +31,14 @@ fn main() -> ExitCode {
                 }
             }
         }
-        let text = match serde_json::to_string_pretty(&records) {
-            Ok(t) => t,
-            Err(e) => {
-                eprintln!("{family}: {e}");
-                return ExitCode::FAILURE;
-            }
-        };
-        if let Err(e) = std::fs::write(folder.join(format!("{family}.json")), text + "\n") {
+        let written = serde_json::to_string_pretty(&records).map_err(|e| e.to_string()).and_then(|t| {
+            std::fs::write(folder.join(format!("{family}.json")), t + "\n").map_err(|e| e.to_string())
+        });
+        if let Err(e) = written {
             eprintln!("proofs/{family}.json: {e}");
             return ExitCode::FAILURE;
         }
     }
+    println!("{:.1?}, {failed} failed", start.elapsed());
     if failed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }

@@ -99,16 +99,19 @@ impl Analysis<Spmd> for SpmdAnalysis {
                     self.errors.push(format!("{} united with {}", x.ty, y.ty));
                     return DidMerge(false, true);
                 }
-                let (replicated, fits) = if self.terms_agree {
-                    (x.replicated.union(y.replicated), x.fits.union(y.fits))
+                let both = if self.terms_agree {
+                    (x.replicated.union(y.replicated), x.fits.union(y.fits), x.defined || y.defined)
                 } else {
-                    (x.replicated.intersection(y.replicated), x.fits.intersection(y.fits))
+                    (
+                        x.replicated.intersection(y.replicated),
+                        x.fits.intersection(y.fits),
+                        x.defined && y.defined,
+                    )
                 };
                 let all: BTreeSet<u32> = o.union(&p).copied().collect();
-                let first = (replicated, fits) != (x.replicated, x.fits) || all != *o;
-                let second = (replicated, fits) != (y.replicated, y.fits) || all != p;
-                x.replicated = replicated;
-                x.fits = fits;
+                let first = both != (x.replicated, x.fits, x.defined) || all != *o;
+                let second = both != (y.replicated, y.fits, y.defined) || all != p;
+                (x.replicated, x.fits, x.defined) = both;
                 *o = all;
                 DidMerge(first, second)
             }
@@ -141,7 +144,6 @@ pub fn pattern_classes(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::DTypeSet;
     use crate::replication::AxisSet;
     use shardweld_ir::{DType, TensorType};
 
@@ -149,7 +151,7 @@ mod tests {
         let live = types
             .iter()
             .zip(0u64..)
-            .map(|(ty, k)| Facts { ty: ty.clone(), replicated: AxisSet(k), fits: DTypeSet::default() })
+            .map(|(ty, k)| Facts { replicated: AxisSet(k), ..Facts::of(ty.clone()) })
             .collect();
         let mesh = Mesh::new([("a", 2)]).unwrap();
         EGraph::new(SpmdAnalysis { mesh, live, terms_agree, errors: Vec::new() })

@@ -85,7 +85,12 @@ fn text(illegal: &[Illegal], exactness: Exactness) -> String {
         }
         t += &format!(", {}: {}.", i.what, i.reason);
         for (rule, class) in &i.would_help {
-            t += &format!(" Rule `{rule}` would help; it is of class {class}, allowed is {exactness}.");
+            t += &format!(" Rule `{rule}` of class {class} would help; ");
+            t += &match (*class, exactness.admits(*class)) {
+                (_, true) => "the orders given rule it out.".to_owned(),
+                (Class::Accuracy, _) => "`--boundary` orders it.".to_owned(),
+                _ => format!("allowed is {exactness}."),
+            };
         }
         if i.would_help.is_empty() {
             t += " No rule makes it buildable.";

@@ -39,9 +39,16 @@ pub struct Facts {
     pub replicated: AxisSet,
     /// Types that hold every element exactly, besides those that its own type embeds in.
     pub fits: DTypeSet,
+    /// Whether it is defined on every rank. What a rooted collective leaves undefined off root may still be broadcast.
+    pub defined: bool,
 }
 
 impl Facts {
+    /// A value of which only the type is known, and that it is defined.
+    pub fn of(ty: TensorType) -> Facts {
+        Facts { ty, replicated: AxisSet::NONE, fits: DTypeSet::default(), defined: true }
+    }
+
     /// Whether every element is exactly a value of `dtype`.
     pub fn representable(&self, dtype: DType) -> bool {
         self.ty.dtype.embeds_in(dtype) || self.fits.has(dtype)
@@ -62,7 +69,16 @@ pub fn derive(op: &Op, operands: &[&Facts], mesh: &Mesh, weights: &[Weight]) -> 
     let axes: Vec<AxisSet> = operands.iter().map(|f| f.replicated).collect();
     let replicated = transfer(op, &axes, mesh, weights, AxisSet::NONE);
     let fits = fits(op, operands.first().copied());
-    Ok(Facts { ty, replicated, fits })
+    let defined = defined(op, operands.iter().all(|f| f.defined), mesh);
+    Ok(Facts { ty, replicated, fits, defined })
+}
+
+/// Whether the results are defined on every rank, given whether all operands are.
+pub fn defined(op: &Op, operands: bool, mesh: &Mesh) -> bool {
+    match op {
+        Op::Collective { kind, group } => !kind.undefined_off_root() || group.size(mesh) == 1,
+        _ => operands,
+    }
 }
 
 /// Types that the result fits, given the first operand.
@@ -97,7 +113,7 @@ mod tests {
 
     fn wide() -> Facts {
         let ty = TensorType::new(DType::BF16, &[4]);
-        let narrow = Facts { ty, replicated: AxisSet::NONE, fits: DTypeSet::default() };
+        let narrow = Facts::of(ty);
         derive(&Op::Cast { to: DType::F32 }, &[&narrow], &mesh(), &[]).unwrap()
     }
 

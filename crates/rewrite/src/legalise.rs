@@ -16,7 +16,7 @@ use crate::error::Illegal;
 use crate::facts::Facts;
 use crate::language::convert::{from_op, to_op};
 use crate::options::Boundary;
-use crate::replication::{AxisSet, Replication};
+use crate::replication::Replication;
 use crate::rules::branch::branch;
 use crate::rules::record::ProvedRule;
 use crate::rules::{Direction, Policy};
@@ -146,7 +146,7 @@ fn refined(
     if by_boundary {
         return None;
     }
-    let facts = Facts { ty: graph.ty(x).clone(), replicated: AxisSet::NONE, fits: Default::default() };
+    let facts = Facts::of(graph.ty(x).clone());
     let (head, attrs) = from_op(&graph.node(id).op)?;
     cx.rules.iter().filter(|p| p.rule.rule.direction == Direction::Refinement).find_map(|p| {
         let mut b = p.rule.bind_single(head, &attrs, std::slice::from_ref(&facts))?;
@@ -194,19 +194,30 @@ pub fn illegal(graph: &Graph, cx: &Context) -> Result<Vec<Illegal>, GraphError> 
         let (Op::Collective { kind, group }, Some(&x)) = (&node.op, node.operands.first()) else { continue };
         let ty = graph.ty(x);
         let Some(reason) = cx.constraints.refusal(kind, ty.dtype, group, graph.mesh()) else { continue };
-        let facts = Facts { ty: ty.clone(), replicated: replication.axes(x.node), fits: Default::default() };
+        let facts = Facts {
+            replicated: replication.axes(x.node),
+            defined: replication.defined(x.node),
+            ..Facts::of(ty.clone())
+        };
         let mut would_help: Vec<(String, Class)> = Vec::new();
         if let Some((head, attrs)) = from_op(&node.op) {
-            for p in cx.rules.iter().filter(|p| {
+            let helps = |p: &&ProvedRule| {
                 p.rule.rule.policy != Policy::Always || p.rule.rule.direction == Direction::Refinement
-            }) {
-                let Some(mut b) = p.rule.bind_single(head, &attrs, std::slice::from_ref(&facts)) else {
-                    continue;
-                };
-                if let Some(class) = class_of(p, &mut b, cx, graph).filter(|c| !cx.exactness.admits(*c)) {
-                    would_help.push((p.rule.rule.name.to_owned(), class));
-                }
-            }
+            };
+            let strictest = cx
+                .rules
+                .iter()
+                .filter(helps)
+                .filter_map(|p| {
+                    let mut b = p.rule.bind_single(head, &attrs, std::slice::from_ref(&facts))?;
+                    let class = class_of(p, &mut b, cx, graph)?;
+                    // What was allowed has been tried, unless the orders rule it out.
+                    let ordered_off = p.rule.rule.policy == Policy::AllGatherAsReduce
+                        && !cx.constraints.gathers_may_reduce();
+                    (ordered_off || !cx.exactness.admits(class)).then_some((class, p.rule.rule.name))
+                })
+                .min();
+            would_help.extend(strictest.map(|(class, name)| (name.to_owned(), class)));
         }
         let wide =
             narrow(ty.dtype) && cx.constraints.refusal(kind, DType::F32, group, graph.mesh()).is_none();

@@ -126,10 +126,16 @@ fn make(key: &WindowKey, s: &mut Saturated, constraints: &Constraints) -> Result
         outs.push(builder.term(class).ok_or(Kept::Best)?);
     }
     let mut nodes = builder.nodes;
-    let same = |r: &Ref, out: u32| matches!(r, Ref::Node(n) if nodes[*n as usize].originals.contains(&out));
-    let unchanged =
-        nodes.iter().all(|n| n.originals.len() == 1) && outs.iter().zip(&key.outs).all(|(r, &o)| same(r, o));
-    if unchanged {
+    let same = |r: &Ref, was: &Ref| match (r, was) {
+        (Ref::Live(a), Ref::Live(b)) => a == b,
+        (Ref::Node(n), Ref::Node(w)) => nodes[*n as usize].originals == [*w],
+        _ => false,
+    };
+    let stays = |n: &PlanNode| match n.originals.as_slice() {
+        [w] => n.operands.iter().zip(&key.nodes[*w as usize].operands).all(|(r, was)| same(r, was)),
+        _ => false,
+    };
+    if nodes.iter().all(stays) && outs.iter().zip(&key.outs).all(|(r, &o)| same(r, &Ref::Node(o))) {
         return Err(Kept::Best);
     }
     for (r, &out) in outs.iter().zip(&key.outs) {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use shardweld_ir::{AxisId, Collective, Graph, GraphError, Group, Mesh, NodeId, Op, Weight};
 
 /// Most mesh axes that are tracked; a mesh with more gets no replication facts.
@@ -125,10 +125,11 @@ pub fn transfer(op: &Op, operands: &[AxisSet], mesh: &Mesh, weights: &[Weight], 
     set.intersection(all).union(trivial)
 }
 
-/// Replication of every node of a graph.
+/// Replication of every node of a graph, and which results are undefined on some rank.
 #[derive(Clone, Debug)]
 pub struct Replication {
     of: FxHashMap<NodeId, AxisSet>,
+    undefined: FxHashSet<NodeId>,
 }
 
 impl Replication {
@@ -138,6 +139,7 @@ impl Replication {
     /// If the graph has a cycle.
     pub fn of(graph: &Graph, declared: &dyn Fn(&str) -> AxisSet) -> Result<Replication, GraphError> {
         let mut of: FxHashMap<NodeId, AxisSet> = FxHashMap::default();
+        let mut undefined: FxHashSet<NodeId> = FxHashSet::default();
         of.reserve(graph.len());
         let mut operands = Vec::new();
         for id in graph.order()? {
@@ -149,8 +151,17 @@ impl Replication {
                 _ => AxisSet::NONE,
             };
             of.insert(id, transfer(&node.op, &operands, graph.mesh(), graph.weights(), input));
+            let all = node.operands.iter().all(|v| !undefined.contains(&v.node));
+            if !crate::facts::defined(&node.op, all, graph.mesh()) {
+                undefined.insert(id);
+            }
         }
-        Ok(Replication { of })
+        Ok(Replication { of, undefined })
+    }
+
+    /// Whether the results of a node are defined on every rank.
+    pub fn defined(&self, node: NodeId) -> bool {
+        !self.undefined.contains(&node)
     }
 
     /// Axes over which the results of a node are equal.

@@ -222,11 +222,8 @@ fn facts_of(graph: &Graph, value: Value, replication: &Replication) -> Facts {
     let ty = graph.ty(value).clone();
     // One step back is enough: casts next to a window are mostly in it.
     let fits = match node.operands.first().and_then(|&v| graph.try_ty(v)) {
-        Some(x) => {
-            let x = Facts { ty: x.clone(), replicated: Default::default(), fits: DTypeSet::default() };
-            fits(&node.op, Some(&x))
-        }
+        Some(x) => fits(&node.op, Some(&Facts::of(x.clone()))),
         None => DTypeSet::default(),
     };
-    Facts { ty, replicated: replication.axes(value.node), fits }
+    Facts { ty, replicated: replication.axes(value.node), fits, defined: replication.defined(value.node) }
 }

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use shardweld_ir::Graph;
-use shardweld_rewrite::{AllGather, Boundary, Class, Exactness, Options, TargetProfile, optimise};
+use shardweld_rewrite::{AllGather, Boundary, Class, Exactness, Options, TargetProfile, Topology, optimise};
 
 /// Separates the program from what becomes of it.
 const RESULT: &str = "// result\n";
@@ -24,6 +24,7 @@ fn options(line: &str) -> Options {
             "exactness" => o.exactness = Exactness::from_name(value).unwrap(),
             "boundary" => o.boundary = Boundary::from_name(value).unwrap(),
             "all-gather" => o.all_gather = AllGather::from_name(value).unwrap(),
+            "topology" => o.topology = Topology::preset(value).unwrap(),
             "replicated" => {
                 let (input, axis) = value.split_once(':').unwrap();
                 o.replicated_inputs.entry(input.into()).or_default().push(axis.into());

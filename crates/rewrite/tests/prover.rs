@@ -2,8 +2,8 @@
 //! wrong, next to its sibling that holds.
 
 use shardweld_ir::{
-    AxisId, Binary, Collective, DType, Graph, Group, Mesh, Op, ReduceKind, ReduceOp, Scalar, Shape, TensorType,
-    Unary, Value,
+    AxisId, Binary, Collective, DType, Graph, Group, Mesh, Op, ReduceKind, ReduceOp, Scalar, Shape,
+    TensorType, Unary, Value,
 };
 use shardweld_rewrite::replication::AxisSet;
 use shardweld_rewrite::{Assumption, Class, Classes, Verdict, prove};
@@ -44,7 +44,14 @@ impl Program {
 type Side = fn(&mut Program, &[Value]) -> Value;
 
 /// Verdict on two programs over inputs `x`, `y`, .. of one type.
-fn judge(axes: &[(&str, u32)], dtype: DType, dims: &[u64], replicated: u64, left: Side, right: Side) -> Verdict {
+fn judge(
+    axes: &[(&str, u32)],
+    dtype: DType,
+    dims: &[u64],
+    replicated: u64,
+    left: Side,
+    right: Side,
+) -> Verdict {
     let build = |side: Side| {
         let mut p = Program::new(axes);
         let inputs: Vec<Value> = ["x", "y"].iter().map(|n| p.input(n, dtype, dims)).collect();
@@ -477,7 +484,9 @@ mod rules {
     fn a_rule_without_its_guard_is_refuted() {
         let wrong = rule(GATHER_OF_SLICE, "?x", &[]).compile().unwrap();
         match prove_rule(&wrong) {
-            Err(RuleProofError::Refuted { example, .. }) => assert!(example.mesh.contains("a=2"), "{example}"),
+            Err(RuleProofError::Refuted { example, .. }) => {
+                assert!(example.mesh.contains("a=2"), "{example}")
+            }
             other => panic!("{other:?}"),
         }
         let right = rule(GATHER_OF_SLICE, "?x", &["replicated(?x, ?g)"]).compile().unwrap();
@@ -496,7 +505,10 @@ mod rules {
     #[test]
     fn needless_guards_and_rules_without_instances_are_refused() {
         let needless = rule("(own_slice (all_gather ?x ?d ?g) ?d ?g)", "?x", &["replicated(?x, ?g)"]);
-        assert!(matches!(prove_rule(&needless.compile().unwrap()), Err(RuleProofError::NeedlessGuard { .. })));
+        assert!(matches!(
+            prove_rule(&needless.compile().unwrap()),
+            Err(RuleProofError::NeedlessGuard { .. })
+        ));
         let vacuous = rule("(own_slice ?x ?d ?g)", "(all_gather ?x ?d ?g)", &["different(?d, ?d)"]);
         assert!(matches!(prove_rule(&vacuous.compile().unwrap()), Err(RuleProofError::Vacuous { .. })));
     }

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use shardweld_ir::DType;
 use shardweld_ir::testing::{ProgramOptions, Rng, random_program};
-use shardweld_rewrite::{AllGather, Boundary, CertificateStep, Class, Exactness, Options, RewriteError, TargetProfile, optimise};
+use shardweld_rewrite::{
+    AllGather, Boundary, CertificateStep, Class, Exactness, Options, RewriteError, TargetProfile, optimise,
+};
 
 /// Programs per run; `SHARDWELD_RANDOM_PROGRAMS` overrides.
 const PROGRAMS: u64 = 300;
@@ -29,7 +31,8 @@ fn pick_options(rng: &mut Rng) -> Options {
 
 #[test]
 fn rewritten_programs_compute_the_same() {
-    let programs = std::env::var("SHARDWELD_RANDOM_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(PROGRAMS);
+    let programs =
+        std::env::var("SHARDWELD_RANDOM_PROGRAMS").ok().and_then(|n| n.parse().ok()).unwrap_or(PROGRAMS);
     let (mut ran, mut refused, mut changed) = (0, 0, 0);
     let mut fired: BTreeMap<String, usize> = BTreeMap::new();
     for seed in 0..programs {
@@ -65,8 +68,9 @@ fn rewritten_programs_compute_the_same() {
         }
         let inputs = common::inputs(&source, seed);
         let Some(a) = common::outputs(&source, &inputs) else { continue };
-        let b = common::outputs(&result.graph, &inputs)
-            .unwrap_or_else(|| panic!("seed {seed}: the result does not run\n{}", result.graph.to_text().unwrap()));
+        let b = common::outputs(&result.graph, &inputs).unwrap_or_else(|| {
+            panic!("seed {seed}: the result does not run\n{}", result.graph.to_text().unwrap())
+        });
         ran += 1;
         if let Some(d) = common::difference(&a, &b, result.report.class) {
             panic!("seed {seed}: {d}\n{}\n{}", source.to_text().unwrap(), result.graph.to_text().unwrap());

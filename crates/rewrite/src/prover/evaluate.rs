@@ -96,8 +96,22 @@ pub fn compare(
     let inputs = inputs(&domain, left, assumption)?;
     let a =
         outputs(&domain, left, &inputs).map_err(|source| ProveError::Evaluate { side: "left", source })?;
-    let b =
-        outputs(&domain, right, &inputs).map_err(|source| ProveError::Evaluate { side: "right", source })?;
+    let b = match outputs(&domain, right, &inputs) {
+        Ok(b) => b,
+        // The right side reads what nobody defined, and the left side does not.
+        Err(EvalError::Undefined { user, rank, origin }) => {
+            return Ok(Err(CounterExample {
+                mesh: left.mesh().to_string(),
+                inputs: describe(left, assumption),
+                output: user,
+                rank,
+                element: 0,
+                left: "a value".into(),
+                right: format!("undefined, as `{origin}` leaves it"),
+            }));
+        }
+        Err(source) => return Err(ProveError::Evaluate { side: "right", source }),
+    };
     let terms = domain.terms();
     let mut found = [None; 2];
     for (slot, fixed_order) in found.iter_mut().zip([false, true]) {

@@ -168,10 +168,14 @@ impl Search<'_> {
                     }
                     _ => &[DTypeSet(0)],
                 };
+                let base = Facts::of(TensorType::new(dtype, dims));
                 for &fits in origins {
                     for &replicated in &replications {
-                        out.push(Bound::Tensor(Facts { ty: TensorType::new(dtype, dims), replicated, fits }));
+                        out.push(Bound::Tensor(Facts { replicated, fits, ..base.clone() }));
                     }
+                }
+                if self.rule.reads_root_only() {
+                    out.push(Bound::Tensor(Facts { defined: false, ..base }));
                 }
             }
         }

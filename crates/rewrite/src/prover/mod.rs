@@ -15,7 +15,13 @@ pub mod normalise;
 pub mod polynomial;
 pub mod rule;
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use shardweld_ir::Graph;
+
+use crate::rules::record::ProofRecord;
+use crate::rules::{Rule, RuleError};
 
 pub use evaluate::{Assumption, Classes, CounterExample, ProveError};
 pub use rule::{RuleProofError, prove_rule};
@@ -44,4 +50,40 @@ pub fn prove(
         Ok(classes) => Verdict::Equal(classes),
         Err(e) => Verdict::Refuted(Box::new(e)),
     })
+}
+
+/// Why a rule has no proof record.
+#[derive(Debug, thiserror::Error)]
+pub enum NoRecord {
+    /// Its text is wrong.
+    #[error(transparent)]
+    Text(#[from] RuleError),
+    /// It is not proved.
+    #[error(transparent)]
+    Proof(#[from] RuleProofError),
+}
+
+/// Proves rules on all cores; results in the order of the rules.
+pub fn prove_rules(rules: &[&Rule]) -> Vec<Result<ProofRecord, NoRecord>> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(rules.len().max(1));
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(rules.len()));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(rule) = rules.get(at) else { break };
+                    let proof = match rule.compile() {
+                        Ok(r) => prove_rule(&r).map_err(NoRecord::from),
+                        Err(e) => Err(e.into()),
+                    };
+                    done.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((at, proof));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, proof)| proof).collect()
 }

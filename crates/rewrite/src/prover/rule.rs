@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use egg::{ENodeOrVar, Pattern};
-use shardweld_ir::{Graph, GraphError, Mesh, Value};
+use shardweld_interp::EvalError;
+use shardweld_ir::{Collective, Graph, GraphError, Mesh, Op, Value};
 
 use super::evaluate::{Assumption, Classes, CounterExample, ProveError, compare};
 use super::instances::{attr_of, bindings, meshes, tensors};
-use crate::language::{Sort, Spmd, convert::to_op};
+use crate::facts::Facts;
+use crate::language::{Attr, Sort, Spmd, convert::to_op};
 use crate::rules::branch::branch;
 use crate::rules::functions::Bound;
 use crate::rules::record::{BranchRecord, ProofRecord, definition};
@@ -93,9 +95,11 @@ pub fn prove_rule(rule: &CompiledRule) -> Result<ProofRecord, RuleProofError> {
         for (key, list) in by_branch {
             found += list.len() as u64;
             for (left, right, b) in sample(&list) {
-                let classes = judge(rule, left, right, b)
-                    .map_err(|source| RuleProofError::Prove { rule: name(), source })?
-                    .map_err(|e| RuleProofError::Refuted { rule: name(), example: Box::new(e) })?;
+                let verdict = judge(rule, left, right, b)
+                    .map_err(|source| RuleProofError::Prove { rule: name(), source })?;
+                let Some(verdict) = verdict else { continue };
+                let classes =
+                    verdict.map_err(|e| RuleProofError::Refuted { rule: name(), example: Box::new(e) })?;
                 let entry = branches.entry(key.clone()).or_insert(BranchRecord {
                     class: classes.class,
                     fixed_order: classes.fixed_order,
@@ -161,7 +165,7 @@ impl Dropped {
         }
         let Some((left, right)) = sides(rule, b, mesh) else { return Ok(()) };
         self.typed += 1;
-        if let Err(e) = judge(rule, &left, &right, b)? {
+        if let Some(Err(e)) = judge(rule, &left, &right, b)? {
             self.example = Some(e.to_string());
         }
         Ok(())
@@ -170,18 +174,19 @@ impl Dropped {
 
 /// Both sides as programs; `None` unless both are well typed, with one type.
 pub fn sides(rule: &CompiledRule, b: &Bindings, mesh: &Mesh) -> Option<(Graph, Graph)> {
-    let left = program(&rule.lhs, b, mesh).ok()??;
-    let right = program(&rule.rhs, b, mesh).ok()??;
+    let left = program(rule, &rule.lhs, b, mesh).ok()??;
+    let right = program(rule, &rule.rhs, b, mesh).ok()??;
     let ty = |g: &Graph| g.outputs().first().map(|o| g.ty(o.value).clone());
     (ty(&left)? == ty(&right)?).then_some((left, right))
 }
 
+/// What the prover says of an instance; `None` if its left side reads what is undefined, so that it is no program.
 fn judge(
     rule: &CompiledRule,
     left: &Graph,
     right: &Graph,
     b: &Bindings,
-) -> Result<Result<Classes, CounterExample>, ProveError> {
+) -> Result<Option<Result<Classes, CounterExample>>, ProveError> {
     let assumption = |name: &str| {
         tensors(b)
             .find(|(v, _)| v.to_string().trim_start_matches('?') == name)
@@ -191,17 +196,31 @@ fn judge(
             })
             .unwrap_or_default()
     };
-    compare(left, right, &assumption, rule.rule.direction == Direction::Refinement)
+    match compare(left, right, &assumption, rule.rule.direction == Direction::Refinement) {
+        Err(ProveError::Evaluate { side: "left", source: EvalError::Undefined { .. } }) => Ok(None),
+        verdict => verdict.map(Some),
+    }
 }
 
 /// One side of a rule as a program over inputs named after its tensor variables.
-fn program(side: &Pattern<Spmd>, b: &Bindings, mesh: &Mesh) -> Result<Option<Graph>, GraphError> {
+fn program(
+    rule: &CompiledRule,
+    side: &Pattern<Spmd>,
+    b: &Bindings,
+    mesh: &Mesh,
+) -> Result<Option<Graph>, GraphError> {
     let mut g = Graph::new("side", mesh.clone());
     let mut inputs = BTreeMap::new();
     for (var, facts) in tensors(b) {
         let name = var.to_string();
-        let id = g.add_input(name.trim_start_matches('?'), facts.ty.clone())?;
-        inputs.insert(var, Value::from(id));
+        let mut value = Value::from(g.add_input(name.trim_start_matches('?'), facts.ty.clone())?);
+        if !facts.defined {
+            match only_at_root(rule, b, mesh, facts, &mut g, value)? {
+                Some(v) => value = v,
+                None => return Ok(None),
+            }
+        }
+        inputs.insert(var, value);
     }
     let nodes = side.ast.as_ref();
     let mut values: Vec<Option<Value>> = Vec::with_capacity(nodes.len());
@@ -230,4 +249,30 @@ fn program(side: &Pattern<Spmd>, b: &Bindings, mesh: &Mesh) -> Result<Option<Gra
     let Some(Some(root)) = values.last().copied() else { return Ok(None) };
     g.add_output("out", root)?;
     Ok(Some(g))
+}
+
+/// The value at the root that the rule reads, undefined elsewhere: gathered to that root, and its own block cut out again.
+fn only_at_root(
+    rule: &CompiledRule,
+    b: &Bindings,
+    mesh: &Mesh,
+    facts: &Facts,
+    g: &mut Graph,
+    x: Value,
+) -> Result<Option<Value>, GraphError> {
+    let attrs = rule.rooted_read().and_then(|(r, g)| Some((attr_of(r, b)?, attr_of(g, b)?)));
+    let Some((Attr::Int(root), Attr::Group(group))) = attrs else { return Ok(None) };
+    let (Ok(root), Some(n)) =
+        (u32::try_from(*root), facts.ty.shape.as_static().and_then(|s| s.first().copied()))
+    else {
+        return Ok(None);
+    };
+    if group.size(mesh) <= 1 {
+        return Ok(None);
+    }
+    let gather = Op::Collective { kind: Collective::Gather { dim: 0, root }, group: group.clone() };
+    let all = g.add("all", gather, &[x])?;
+    let start = u64::from(root) * n;
+    let own = g.add("own", Op::Slice { dim: 0, start, limit: start + n, stride: 1 }, &[all.into()])?;
+    Ok(Some(own.into()))
 }

@@ -225,6 +225,7 @@ pub const GUARDS: &[(&str, &str, Test)] = &[
     ("replicated", "(x, g): x is equal on all ranks of each group", |a| {
         Some(covers(a.tensor(0)?.replicated, a.group(1)?, a.mesh))
     }),
+    ("defined", "(x): x is defined on every rank", |a| Some(a.tensor(0)?.defined)),
     ("trivial", "(g): groups of one rank", |a| Some(a.size(0)? == 1)),
     ("different", "(a, b): the attributes differ", |a| Some(a.attr(0)? != a.attr(1)?)),
     ("identity", "(p): a permutation that moves nothing", |a| {

@@ -283,6 +283,26 @@ impl CompiledRule {
         computes || self.compute.iter().any(|(_, i, _)| COMPUTED[*i].3)
     }
 
+    /// Whether the left side reads an operand at a root only, so that it may be undefined elsewhere.
+    pub fn reads_root_only(&self) -> bool {
+        self.rooted_read().is_some()
+    }
+
+    /// The root and the group of the first such operator on the left side, as pattern nodes.
+    pub fn rooted_read(&self) -> Option<(&ENodeOrVar<Spmd>, &ENodeOrVar<Spmd>)> {
+        let nodes = self.lhs.ast.as_ref();
+        nodes.iter().find_map(|n| match n {
+            ENodeOrVar::ENode(Spmd::Op(head @ (Head::BroadcastFrom | Head::ScatterFrom), children)) => {
+                let child = |sort| {
+                    let at = head.signature().iter().position(|s| *s == sort)?;
+                    nodes.get(usize::from(*children.get(at)?))
+                };
+                Some((child(Sort::Root)?, child(Sort::Group)?))
+            }
+            _ => None,
+        })
+    }
+
     /// Whether a guard asks the named question.
     pub fn asks(&self, guard: &str) -> bool {
         self.guards.iter().any(|(i, _)| GUARDS[*i].0 == guard)

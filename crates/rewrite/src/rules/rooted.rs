@@ -39,6 +39,8 @@ pub const RULES: &[Rule] = &[
         ("?i", "one()"),
         ("?t", "shape_of(?x)"),
     ])
+    // A broadcast reads its root only, an all-gather every rank.
+    .guards(&["defined(?x)"])
     .policy(Policy::WhereUnbuildable),
     Rule::new("gather_as_all_gather", "(gather_to ?x ?d ?r ?g)", "(all_gather ?x ?d ?g)").refinement(),
     Rule::new("reduce_as_all_reduce", "(reduce_to ?x ?o ?r ?a ?g)", "(all_reduce ?x ?o ?a ?g)").refinement(),
