@@ -189,7 +189,7 @@ impl Call {
     /// The call that an IR collective makes on an operand of type `operand`, over `ranks` ranks.
     ///
     /// Refuses what NCCL cannot carry: dims other than 0, symbolic shapes, an accumulation type other than the
-    /// element type, arithmetic on bool, and AVG on integers (which divides before or after summing by version).
+    /// element type, arithmetic on bool, and AVG on integers (NCCL divides the sum after it has wrapped).
     pub fn from_ir(
         name: &str,
         collective: &Collective,

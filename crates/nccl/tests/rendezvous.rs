@@ -97,8 +97,6 @@ fn a_lost_rank_is_named(meet: Meet) {
     let errors = ranks(meet, 3, |mut r| {
         r.exchange("hello", &[]).unwrap();
         if r.rank() == 1 {
-            // Long enough for the others to have read its part.
-            thread::sleep(SHORT / 3);
             return None;
         }
         let began = Instant::now();
@@ -131,6 +129,16 @@ fn a_goodbye_is_no_loss(meet: Meet) {
         r.finish().unwrap();
         assert_eq!(watch.lost(), None);
     });
+}
+
+/// A rank that refuses what it got and leaves must not keep the others from getting it, too.
+fn leaving_right_after_an_exchange_takes_nothing_back(meet: Meet) {
+    for _ in 0..5 {
+        let all = ranks(meet, 3, |mut r| r.exchange("version", &[r.rank() as u8]));
+        for parts in all {
+            assert_eq!(parts.unwrap(), [[0], [1], [2]]);
+        }
+    }
 }
 
 fn missing_ranks_are_listed(meet: Meet) {
@@ -201,6 +209,7 @@ both! {
     different_exchanges_name_both
     a_lost_rank_is_named
     a_goodbye_is_no_loss
+    leaving_right_after_an_exchange_takes_nothing_back
     missing_ranks_are_listed
     a_wrong_token_is_refused
     a_duplicate_rank_is_refused

@@ -17,12 +17,9 @@ pub fn run(run: &Run) -> Outcome<()> {
         }
     }
     let driver = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
-    println!(
-        "\nshardweld-nccl {}; {} GPU(s). Driver: {}",
-        env!("CARGO_PKG_VERSION"),
-        run.gpus,
-        driver.lines().next().unwrap_or("unknown")
-    );
+    let number = |w: &&str| w.contains('.') && w.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let driver = driver.split_whitespace().find(number).unwrap_or("unknown");
+    println!("\nshardweld-nccl {}; {} GPU(s). Driver: {driver}", env!("CARGO_PKG_VERSION"), run.gpus);
     let mut bad: Vec<String> = Vec::new();
     for (i, &n) in run.ranks.iter().enumerate() {
         // Both kinds of rendezvous are used.

@@ -1,5 +1,6 @@
 //! Arithmetic of the reducing collectives on host bytes, as NCCL does it: operands in group order, each step rounded to
-//! the element type, max and min ignoring a NaN beside a number and ordering -0 below +0, 8-bit floats saturating.
+//! the element type, max and min ignoring a NaN beside a number and ordering -0 below +0, 8-bit floats saturating, averages scaling
+//! floats before the sum and integers after it.
 
 use half::{bf16, f16};
 use shardweld_ir::ReduceOp;
@@ -82,15 +83,16 @@ fn floats<const N: usize>(
     decode: impl Fn([u8; N]) -> f64,
     encode: impl Fn(f64) -> [u8; N],
 ) -> Vec<u8> {
-    let n = operands.len() as f64;
     let round = |v: f64| decode(encode(v));
+    // NCCL scales the operands of an average before it sums them.
+    let scale = (op == ReduceOp::Avg).then(|| round(1.0 / operands.len() as f64));
     let step = |a: f64, b: f64| match op {
         ReduceOp::Sum | ReduceOp::Avg => round(a + b),
         ReduceOp::Prod => round(a * b),
         ReduceOp::Max => extreme(a, b, a > b || (a == b && b.is_sign_negative())),
         ReduceOp::Min => extreme(a, b, a < b || (a == b && a.is_sign_negative())),
     };
-    fold(operands, &decode, step, |v| encode(if op == ReduceOp::Avg { v / n } else { v }))
+    fold(operands, |e| scale.map_or(decode(e), |s| round(decode(e) * s)), step, &encode)
 }
 
 /// The number beside a NaN; else `a` if `first`.
@@ -192,6 +194,22 @@ mod tests {
         }
         let inf = combine(ElementType::F8E5M2, ReduceOp::Sum, &[&[0x7c], &[0]]);
         assert_eq!(inf, [0x7b], "8-bit floats saturate");
+    }
+
+    /// Three ranks, as NCCL 2.30.7 gave it on an H200 (`docs/evidence`).
+    #[test]
+    fn averages_scale_floats_before_and_integers_after_the_sum() {
+        use ElementType::*;
+        let of = |e, one: &[u8]| combine(e, ReduceOp::Avg, &[one, one, one]);
+        assert_eq!(of(F32, &f32::MAX.to_le_bytes()), f32::MAX.to_le_bytes(), "no overflow");
+        assert_eq!(of(F32, &1u32.to_le_bytes()), 0u32.to_le_bytes(), "underflow");
+        assert_eq!(of(F64, &f64::MAX.to_le_bytes()), 0x7fef_ffff_ffff_fffeu64.to_le_bytes());
+        assert_eq!(of(F16, &0x7bffu16.to_le_bytes()), 0x7bfeu16.to_le_bytes());
+        assert_eq!(of(BF16, &0x7f7fu16.to_le_bytes()), 0x7f7fu16.to_le_bytes());
+        assert_eq!(of(F8E4M3, &[0x7e]), [0x7e]);
+        assert_eq!(of(F8E5M2, &[0x7b]), [0x7a]);
+        assert_eq!(of(I8, &[100]), [(44i8 / 3) as u8], "300 wraps to 44");
+        assert_eq!(combine(I8, ReduceOp::Avg, &[&[0xff], &[0xff], &[0]]), [0], "towards zero");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The rendezvous in a folder that all ranks see: one file per rank, one heartbeat file, one file per exchange part.
+//! The rendezvous in a folder that all ranks see: one file per rank, one heartbeat file, and per exchange one file with
+//! the part and one that says that all parts were read.
 //!
 //! Every file is written under another name and renamed, so a reader sees all of it or nothing. A rank's files carry
 //! its nonce, so what an earlier job left is never taken for news.
@@ -196,6 +197,26 @@ impl FileRendezvous {
         }
     }
 
+    /// Lets the others read this rank's part before it may leave and remove it.
+    fn wait_until_read(&mut self, seq: u64, deadline: Instant) -> Result<(), RendezvousError> {
+        if let Some(own) = self.cards.get(self.join.rank as usize) {
+            let path = read_file(&self.folder, own, seq);
+            write_whole(&path, b"")?;
+            self.mine.push(path);
+        }
+        for card in &self.cards {
+            // A rank that has left or is lost reads no more, and this rank has all parts: neither is an error here.
+            while !read_file(&self.folder, card, seq).exists()
+                && rank_file(&self.folder, card.rank).exists()
+                && self.watch.lost().is_none()
+                && Instant::now() < deadline
+            {
+                thread::sleep(POLL);
+            }
+        }
+        Ok(())
+    }
+
     fn leave(&mut self) {
         self.heart = None;
         // Last made, first removed: the card goes before the heartbeat that shows it to be alive.
@@ -263,6 +284,7 @@ impl Rendezvous for FileRendezvous {
             }
             parts.push(payload.to_vec());
         }
+        self.wait_until_read(seq, deadline)?;
         Ok(parts)
     }
 
@@ -412,6 +434,10 @@ fn bye_file(folder: &Path, card: &Card) -> PathBuf {
 
 fn put_file(folder: &Path, card: &Card, seq: u64) -> PathBuf {
     folder.join(format!("put-{}-{seq}", card.nonce))
+}
+
+fn read_file(folder: &Path, card: &Card, seq: u64) -> PathBuf {
+    folder.join(format!("read-{}-{seq}", card.nonce))
 }
 
 /// Writes a file so that readers see all of it or nothing.
