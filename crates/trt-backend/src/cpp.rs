@@ -46,7 +46,7 @@ pub enum CppError {
         /// Name.
         weight: String,
         /// Why.
-        source: StoreError,
+        source: Box<StoreError>,
     },
     /// A file cannot be written.
     #[error("cannot write {path}: {source}")]
@@ -150,7 +150,7 @@ impl CppSource<'_> {
                         let w = &self.trace.weights()[*w as usize];
                         let bytes = weights
                             .view_bytes(&w.view)
-                            .map_err(|source| CppError::Weight { weight: w.name.clone(), source })?;
+                            .map_err(|e| CppError::Weight { weight: w.name.clone(), source: Box::new(e) })?;
                         out.write_all(&bytes)
                     }
                     _ => Ok(()),

@@ -60,7 +60,7 @@ pub enum InterpretError {
         /// Name of the weight.
         weight: String,
         /// What the store says.
-        source: StoreError,
+        source: Box<StoreError>,
     },
     /// A kernel refused.
     #[error("layer `{layer}` ({call}) on rank {rank}: {source}")]

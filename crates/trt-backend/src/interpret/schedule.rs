@@ -47,10 +47,10 @@ pub(super) fn run(
         advanced.into_iter().collect::<Result<()>>()?;
         let mut ready = Vec::new();
         for c in &classes {
-            if let Some(group) = ready_group(c, &classes, &of_rank)? {
-                if !ready.contains(&group) {
-                    ready.push(group);
-                }
+            if let Some(group) = ready_group(c, &classes, &of_rank)?
+                && !ready.contains(&group)
+            {
+                ready.push(group);
             }
         }
         if ready.is_empty() {
@@ -156,10 +156,10 @@ impl<'a> Class<'a> {
         };
         // The contract has looked the weight up.
         let w = &self.trace.weights()[index as usize];
-        let bytes = weights.view_bytes(&w.view).map_err(|source| InterpretError::Weight {
+        let bytes = weights.view_bytes(&w.view).map_err(|e| InterpretError::Weight {
             layer: l.name.clone(),
             weight: w.name.clone(),
-            source,
+            source: Box::new(e),
         })?;
         let dims = sizes(&l.dims).map_err(failed)?;
         Tensor::from_bytes(l.dtype, &dims, &bytes).map(Slot::Defined).map_err(failed)

@@ -67,7 +67,7 @@ pub enum LiveError {
         /// Name.
         weight: String,
         /// Why.
-        source: StoreError,
+        source: Box<StoreError>,
     },
     /// The caller's progress function said stop.
     #[error("the build was cancelled")]
@@ -161,7 +161,7 @@ fn constant_bytes<'w>(
             let w = &trace.weights()[*w as usize];
             let bytes = weights
                 .view_bytes(&w.view)
-                .map_err(|source| LiveError::Weight { weight: w.name.clone(), source })?;
+                .map_err(|e| LiveError::Weight { weight: w.name.clone(), source: Box::new(e) })?;
             // Files need not align elements; TensorRT reads them as numbers.
             let aligned = bytes.as_ptr().addr().is_multiple_of(w.dtype.size());
             Ok(if aligned { bytes } else { Cow::Owned(bytes.into_owned()) })

@@ -35,7 +35,7 @@ pub enum RanksError {
         /// Name.
         weight: String,
         /// Why.
-        source: StoreError,
+        source: Box<StoreError>,
     },
 }
 
@@ -138,7 +138,9 @@ fn same_weights(a: &NetworkTrace, b: &NetworkTrace, store: &WeightStore) -> Resu
             return Ok(false);
         }
         let hash = |view| {
-            store.content_hash(view).map_err(|source| RanksError::Weight { weight: x.name.clone(), source })
+            store
+                .content_hash(view)
+                .map_err(|e| RanksError::Weight { weight: x.name.clone(), source: Box::new(e) })
         };
         if hash(&x.view)? != hash(&y.view)? {
             return Ok(false);

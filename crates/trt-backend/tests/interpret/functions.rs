@@ -275,7 +275,7 @@ fn another_number_is_seen() {
 fn constants_of_i8_were_quantised_constants_to_the_builder() {
     let x = values(DType::I8, &[1.0, -3.0, 7.0], &[3]);
     let op = Op::BinaryScalar { op: Binary::Add, scalar: Scalar::Int(-2), scalar_first: false };
-    let (found, expected) = both(op, &[x.clone()]).expect("additions of i8 can be lowered");
+    let (found, expected) = both(op, std::slice::from_ref(&x)).expect("additions of i8 can be lowered");
     assert!(equal(&found, &expected));
     let (found, expected) = both(Op::Pad { dim: 0, low: 1, high: 2, value: Scalar::Int(5) }, &[x]).unwrap();
     assert!(equal(&found, &expected));

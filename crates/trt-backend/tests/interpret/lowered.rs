@@ -111,7 +111,7 @@ const TAME: f64 = 32.0;
 fn is_open(op: &Op, given: &[Named<Tensor>]) -> bool {
     let Op::Attention { mask, .. } = op else { return false };
     let wide = |x: &Tensor| shardweld_interp::cast::cast(x, DType::F64).unwrap();
-    let wild = |x: &Tensor| wide(x).slice::<f64>().iter().any(|v| !(v.abs() <= TAME));
+    let wild = |x: &Tensor| wide(x).slice::<f64>().iter().any(|v| v.is_nan() || v.abs() > TAME);
     given.iter().any(|g| ["a0", "a1", "a2"].iter().any(|n| wild(&g[*n])))
         || *mask && given.iter().any(|g| hides(&g["a3"]))
 }
