@@ -1,7 +1,7 @@
 //! The evaluator: walks a graph in program order for all ranks at once, over any value domain.
 //!
 //! Ranks whose operands are known to be the same share one computation. Every rank reaches a collective at the same step, so
-//! a collective is a barrier without any waiting. A value is dropped when its last user has run.
+//! a collective is a barrier without any waiting. A weight is read when its first user comes, a value dropped when its last has run.
 //!
 //! Results of rooted collectives are *undefined* off root. Undefined values spread through ops without communication and are
 //! harmless until somebody sees them: an output, or a collective that needs the operand, is then an error.
@@ -160,24 +160,19 @@ pub fn evaluate<D: Domain>(
     for id in read.chain(graph.outputs().iter().map(|o| o.value.node)) {
         *uses.entry(id).or_default() += 1;
     }
-    let mut walk = Walk { graph, domain, inputs, values: FxHashMap::default() };
+    let mut walk = Walk { graph, domain, inputs, uses, values: FxHashMap::default() };
     for id in order {
         let node = graph.node(id);
-        let results = walk.node(node)?;
-        walk.check(node, &results)?;
-        observer(Observed { id, node, results: &results });
-        for v in &node.operands {
-            if let Some(n) = uses.get_mut(&v.node) {
-                *n -= 1;
-                if *n == 0 {
-                    walk.values.remove(&v.node);
-                }
-            }
+        if matches!(node.op, Op::Weight(_)) {
+            continue;
         }
-        if uses.contains_key(&id) {
-            walk.values.insert(id, results);
+        walk.read_weights(node.operands.iter().map(|v| v.node), observer)?;
+        walk.step(id, observer)?;
+        for v in &node.operands {
+            walk.used(v.node);
         }
     }
+    walk.read_weights(graph.outputs().iter().map(|o| o.value.node), observer)?;
     walk.outputs()
 }
 
@@ -185,12 +180,50 @@ struct Walk<'a, D: Domain> {
     graph: &'a Graph,
     domain: &'a D,
     inputs: &'a [Named<D::Value>],
+    /// Readers of a node's results that have not run yet, outputs among them.
+    uses: FxHashMap<NodeId, usize>,
     values: FxHashMap<NodeId, Vec<PerRank<D::Value>>>,
 }
 
 impl<D: Domain> Walk<'_, D> {
     fn world(&self) -> u32 {
         self.graph.mesh().world_size()
+    }
+
+    /// Runs a node and keeps its results if anybody reads them.
+    fn step(&mut self, id: NodeId, observer: &mut dyn FnMut(Observed<'_, D::Value>)) -> Result<(), D> {
+        let node = self.graph.node(id);
+        let results = self.node(node)?;
+        self.check(node, &results)?;
+        observer(Observed { id, node, results: &results });
+        if self.uses.contains_key(&id) {
+            self.values.insert(id, results);
+        }
+        Ok(())
+    }
+
+    /// Weights are read when their first user comes, so that they do not all lie in memory at once.
+    fn read_weights(
+        &mut self,
+        ids: impl Iterator<Item = NodeId>,
+        observer: &mut dyn FnMut(Observed<'_, D::Value>),
+    ) -> Result<(), D> {
+        for id in ids {
+            if matches!(self.graph.node(id).op, Op::Weight(_)) && !self.values.contains_key(&id) {
+                self.step(id, observer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One reader of a node has run; the last one drops its results.
+    fn used(&mut self, id: NodeId) {
+        if let Some(n) = self.uses.get_mut(&id) {
+            *n -= 1;
+            if *n == 0 {
+                self.values.remove(&id);
+            }
+        }
     }
 
     fn per_rank(&self, node: &Node, value: Value) -> Result<&[Slot<D::Value>], D> {

@@ -28,7 +28,7 @@ pub(crate) fn exp_table(x: f32) -> f32 {
     // ln 2 / 128: the few leading bits, whose product with the number of steps is exact, and the rest.
     const STEP_HIGH: f32 = f32::from_bits(0x3bb1_8000);
     const STEP_LOW: f32 = f32::from_bits(0xb5de_8083);
-    if !(x.abs() <= TABLE_RANGE) {
+    if x.is_nan() || x.abs() > TABLE_RANGE {
         return f64::from(x).exp() as f32;
     }
     let steps = (x * STEPS_PER_UNIT).round_ties_even();

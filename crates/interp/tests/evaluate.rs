@@ -153,6 +153,30 @@ fn errors_name_node_and_rank() {
     assert!(text.contains("`pick`") && text.contains("rank 1") && text.contains("index 2"), "{text}");
 }
 
+struct Ones;
+impl WeightSource for Ones {
+    fn shard(&self, _: &Weight, _: usize) -> Result<Tensor, ConcreteError> {
+        Ok(t(&[1.0, 1.0]))
+    }
+}
+
+#[test]
+fn a_weight_is_read_when_its_first_user_comes() {
+    let mut b = Builder::new("weights", Mesh::new([("cp", 1)]).unwrap());
+    let [first, second, third] = ["w1", "w2", "w3"].map(|w| b.weight(w, DType::F32, &[2]).unwrap());
+    let x = b.input("x", DType::F32, &[2]).unwrap();
+    let y = b.named("a").add(x, second).unwrap();
+    let y = b.named("b").add(y, first).unwrap();
+    b.output("y", y).unwrap();
+    b.output("w", third).unwrap();
+    let mut seen = Vec::new();
+    let graph = b.finish().unwrap();
+    let out = run_observed(&graph, &Ones, &counting(1, 2), &mut |o| seen.push(o.node.name.clone())).unwrap();
+    assert_eq!(seen, ["x", "w2", "a", "w1", "b", "w3"]);
+    assert_eq!(out[0]["y"].slice::<f32>(), [2.0, 3.0]);
+    assert_eq!(out[0]["w"].slice::<f32>(), [1.0, 1.0]);
+}
+
 #[test]
 fn absent_weights_are_named() {
     let mut b = Builder::new("weight", Mesh::new([("cp", 1)]).unwrap());
@@ -162,12 +186,6 @@ fn absent_weights_are_named() {
     let text = run(&graph, &WeightStore::new(), &[Named::new()]).unwrap_err().to_string();
     assert!(text.contains("layer.weight"), "{text}");
 
-    struct Ones;
-    impl WeightSource for Ones {
-        fn shard(&self, _: &Weight, _: usize) -> Result<Tensor, ConcreteError> {
-            Ok(t(&[1.0, 1.0]))
-        }
-    }
     assert_eq!(run(&graph, &Ones, &[Named::new()]).unwrap()[0]["y"].slice::<f32>(), [1.0, 1.0]);
 }
 
