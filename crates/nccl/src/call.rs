@@ -285,12 +285,6 @@ impl Call {
         let elements = self.send / self.element.size();
         if self.kind.splits() { elements / self.ranks as usize } else { elements }
     }
-
-    /// Whether the call goes together with another rank's: same node, kind, element type and shape.
-    pub fn matches(&self, other: &Call) -> bool {
-        (self.kind, self.element, &self.dims) == (other.kind, other.element, &other.dims)
-            && self.name == other.name
-    }
 }
 
 fn bytes(dims: &[u64], element: ElementType) -> Option<usize> {

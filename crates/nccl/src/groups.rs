@@ -1,6 +1,6 @@
 //! One communicator per group of a program, made in the same order on all ranks.
 
-use shardweld_ir::{Graph, Group, Mesh, Op};
+use shardweld_ir::{Graph, GraphError, Group, Mesh};
 
 use crate::error::CommError;
 use crate::transport::Transport;
@@ -41,19 +41,6 @@ impl<C> Groups<C> {
         Ok(Groups { comms })
     }
 
-    /// The groups of a graph's collectives, in program order.
-    pub fn of_graph(graph: &Graph) -> Vec<Group> {
-        let mut groups: Vec<Group> = Vec::new();
-        for (_, node) in graph.nodes() {
-            if let Some((_, g)) = Op::collective(&node.op)
-                && !groups.contains(g)
-            {
-                groups.push(g.clone());
-            }
-        }
-        groups
-    }
-
     /// The communicator of a group.
     pub fn get_mut(&mut self, group: &Group) -> Result<&mut C, CommError> {
         match self.comms.iter().position(|(g, _)| g == group) {
@@ -64,4 +51,17 @@ impl<C> Groups<C> {
             }),
         }
     }
+}
+
+/// The distinct groups of a graph's collectives, in the order in which the program first uses them.
+pub fn groups_of(graph: &Graph) -> Result<Vec<Group>, GraphError> {
+    let mut groups: Vec<Group> = Vec::new();
+    for id in graph.order()? {
+        if let Some((_, g)) = graph.node(id).op.collective()
+            && !groups.contains(g)
+        {
+            groups.push(g.clone());
+        }
+    }
+    Ok(groups)
 }

@@ -31,7 +31,7 @@ pub use call::{Call, CallError, Kind};
 pub use device::{Device, DeviceBuffer};
 pub use element::ElementType;
 pub use error::{Cause, CommError};
-pub use groups::Groups;
+pub use groups::{Groups, groups_of};
 pub use library::{LibraryError, Search};
 pub use local::{LocalComm, LocalTransport, local_world};
 pub use nccl::{NcclComm, NcclLibrary, NcclTransport};

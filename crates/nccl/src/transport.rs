@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use crate::call::Call;
-use crate::error::CommError;
+use crate::error::{Cause, CommError};
 
 /// A rank that the rendezvous heartbeat, or the transport itself, knows to be gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,6 +155,19 @@ pub trait Transport {
 
     /// What a buffer holds.
     fn download(&self, buffer: &Self::Buffer) -> Result<Vec<u8>, CommError>;
+}
+
+/// What every transport checks before it moves a byte.
+pub(crate) fn check(call: &Call, group: usize, send: usize, recv: usize) -> Result<(), Cause> {
+    if call.ranks() as usize != group {
+        return Err(Cause::GroupSize { found: group, expected: call.ranks() });
+    }
+    for (which, found, expected) in [("send", send, call.send_bytes()), ("recv", recv, call.recv_bytes())] {
+        if found != expected {
+            return Err(Cause::Buffer { which, found, expected });
+        }
+    }
+    Ok(())
 }
 
 /// Finds two entries that differ, for the error of [`Transport::agree`].

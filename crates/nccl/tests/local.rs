@@ -3,9 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shardweld_ir::{AxisId, Group, Mesh, ReduceOp};
+use shardweld_ir::{AxisId, Collective, Graph, Group, Mesh, Op, ReduceOp, TensorType};
 use shardweld_nccl::{
-    Call, Cause, CommError, Communicator, ElementType, Groups, Kind, LocalTransport, Transport, local_world,
+    Call, Cause, CommError, Communicator, ElementType, Groups, Kind, LocalTransport, Transport, groups_of,
+    local_world,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -226,4 +227,37 @@ fn buffers_and_group_sizes_are_checked() {
         let e = cause(c.run(&call(2), &vec![0; 4], &mut vec![0; 8]).unwrap_err());
         assert_eq!(e, Cause::GroupSize { found: 1, expected: 2 });
     });
+}
+
+/// Two collectives of a program over different groups, each rank walking the graph.
+#[test]
+fn the_collectives_of_a_graph_run_over_its_groups() {
+    let mesh = Mesh::new([("cp", 2), ("tp", 2)]).unwrap();
+    let (cp, tp) = (Group::axis(AxisId(0)), Group::axis(AxisId(1)));
+    let mut g = Graph::new("two", mesh.clone());
+    let x = g.add_input("x", TensorType::new(shardweld_ir::DType::I32, &[1])).unwrap();
+    let collective = |kind, group: &Group| Op::Collective { kind, group: group.clone() };
+    let gather = collective(Collective::AllGather { dim: 0 }, &tp);
+    let y = g.add("y", gather, &[x.into()]).unwrap();
+    let reduce = collective(Collective::AllReduce { op: ReduceOp::Sum, accum: None }, &cp);
+    let z = g.add("z", reduce, &[y.into()]).unwrap();
+    g.add_output("z", z).unwrap();
+    let groups = groups_of(&g).unwrap();
+    assert_eq!(groups, [tp, cp]);
+    let results = world(4, LIMIT, |mut t| {
+        let mut comms = Groups::create(&mut t, g.mesh(), &groups).unwrap();
+        let mut value = (10 + t.rank() as i32).to_le_bytes().to_vec();
+        for id in g.order().unwrap() {
+            let node = g.node(id);
+            let Some((c, group)) = node.op.collective() else { continue };
+            let ranks = group.size(g.mesh());
+            let ty = g.ty(node.operands[0]);
+            let call = Call::from_ir(&node.name, c, ty, ranks).unwrap();
+            let mut recv = vec![0; call.recv_bytes()];
+            comms.get_mut(group).unwrap().run(&call, &value, &mut recv).unwrap();
+            value = recv;
+        }
+        value.chunks_exact(4).map(|b| i32::from_le_bytes(b.try_into().unwrap())).collect::<Vec<_>>()
+    });
+    assert_eq!(results, vec![vec![10 + 12, 11 + 13]; 4]);
 }

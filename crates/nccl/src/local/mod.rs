@@ -13,7 +13,7 @@ pub use combine::combine;
 
 use crate::call::Call;
 use crate::error::{Cause, CommError};
-use crate::transport::{Communicator, Transport, disagreement};
+use crate::transport::{Communicator, Transport, check, disagreement};
 use world::World;
 
 /// One rank of an in-process world.
@@ -156,19 +156,6 @@ impl LocalComm {
         }
         Ok(())
     }
-}
-
-/// What every transport checks before it moves a byte.
-pub(crate) fn check(call: &Call, group: usize, send: usize, recv: usize) -> Result<(), Cause> {
-    if call.ranks() as usize != group {
-        return Err(Cause::GroupSize { found: group, expected: call.ranks() });
-    }
-    for (which, found, expected) in [("send", send, call.send_bytes()), ("recv", recv, call.recv_bytes())] {
-        if found != expected {
-            return Err(Cause::Buffer { which, found, expected });
-        }
-    }
-    Ok(())
 }
 
 /// The results of all ranks, from the operands of all ranks; empty where undefined.

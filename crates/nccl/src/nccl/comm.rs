@@ -13,8 +13,7 @@ use super::reduce_op;
 use crate::call::{Call, Kind};
 use crate::device::{Device, DeviceBuffer};
 use crate::error::{Cause, CommError};
-use crate::local::check;
-use crate::transport::{Arrival, Communicator, PeerWatch};
+use crate::transport::{Arrival, Communicator, PeerWatch, check};
 
 /// Time an abort may take before it is left to a background thread.
 const ABORT_LIMIT: Duration = Duration::from_secs(10);

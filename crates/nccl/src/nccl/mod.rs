@@ -34,9 +34,10 @@ use comm::Handle;
 pub struct NcclTransport {
     rank: u32,
     world: Vec<u32>,
-    parent: Handle,
     /// For agreements without a rendezvous: a child over all ranks, since a user's communicator is never run on.
     everybody: Option<NcclComm>,
+    /// After its children, since fields are dropped in order.
+    parent: Handle,
     rendezvous: Option<Box<dyn Rendezvous>>,
     limit: Duration,
     splits: usize,
