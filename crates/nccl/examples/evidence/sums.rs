@@ -205,6 +205,20 @@ fn laws(b: &mut Bench) -> Outcome<()> {
         row(b, "replicated x: all_reduce(SUM) = n * x", differing(e, &total, &times), COUNT);
         row(b, "replicated x: all_reduce(AVG) = x", differing(e, &mean, one), COUNT);
         let avg = b.all_reduce(ReduceOp::Avg, e, &ops[me])?;
+        let scaled: Vec<Vec<u8>> = (0..n)
+            .map(|start| {
+                let ring: Vec<&[u8]> = (0..n).map(|i| ops[(start + i) % n].as_slice()).collect();
+                combine(e, ReduceOp::Avg, &ring)
+            })
+            .collect();
+        let unlike = (0..COUNT)
+            .filter(|i| {
+                let at = |v: &[u8]| v[i * e.size()..(i + 1) * e.size()].to_vec();
+                !scaled.iter().any(|s| at(s) == at(&avg))
+            })
+            .count();
+        let law = "AVG = ring fold, from some rank, of operands scaled by 1 / n";
+        row(b, law, unlike as u64, COUNT);
         let post = combine(e, ReduceOp::Prod, &[&sum, &constant(e, 1.0 / n as f64, COUNT)]);
         row(b, "AVG = SUM * (1 / n)", differing(e, &avg, &post), COUNT);
         for c in [4.0, 3.0] {
