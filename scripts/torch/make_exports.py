@@ -2,10 +2,11 @@
 
     python scripts/torch/make_exports.py OUT_DIR [CASE ...]
 
-Needs torch (CPU is enough) and safetensors. One process stands for rank 1 of 4 (mesh dp=2, tp=2) by means of torch's fake process
+Needs torch (CPU is enough; 2.7 to 2.15 were used) and safetensors. One process stands for rank 1 of 4 (mesh dp=2, tp=2) by means of torch's fake process
 group. Per case: CASE.model.json.gz (the graph that torch.export.save writes, without stack traces), CASE.functional.model.json.gz and
 CASE.core.model.json.gz (after run_decompositions({}) and run_decompositions()), and, where there are no collectives,
-CASE.io.safetensors with in/NAME and out/INDEX as eager torch computes them. groups.json is the side file of all cases.
+CASE.io.safetensors with in/NAME and out/INDEX as eager torch computes them. Weights and lifted constants are in CASE.weights.safetensors; the case
+with weights is also kept as an archive, CASE.pt2. groups.json is the side file of all cases. A case that the installed torch cannot export is reported.
 """
 
 import gzip
@@ -315,6 +316,9 @@ def export(name, out_dir):
                 file.write(archive)
         else:
             write_gzip(base + ".model.json.gz", text)
+        tensors = {**p.state_dict, **{k: v for k, v in p.constants.items() if isinstance(v, torch.Tensor)}}
+        if tensors:
+            save_file({k: v.detach().contiguous() for k, v in tensors.items()}, base + ".weights.safetensors")
     if not options.get("collectives") and len(forms) > 1:
         names = [s.arg.name for s in program.graph_signature.input_specs if s.kind.name == "USER_INPUT"]
         results = module(*[x.clone() for x in inputs])

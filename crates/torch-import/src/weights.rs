@@ -7,7 +7,7 @@ use std::{
 };
 
 use rustc_hash::FxHashMap;
-use safetensors::SafeTensors;
+use safetensors::tensor::Metadata;
 use shardweld_ir::{
     Blob, BlobEntry, DType, StridedView, TensorType, WeightView, store::safetensors_dtype,
     weight::row_major_strides,
@@ -23,10 +23,15 @@ use crate::{
 /// Most bytes of a safetensors header that are read.
 pub const MAX_SAFETENSORS_HEADER: u64 = 256 << 20;
 
+/// The weights' entry before torch 2.8.
+const PICKLED_WEIGHTS: &str = "serialized_state_dict.pt";
+
 /// Where weights come from.
 pub(crate) enum Payloads {
     /// Nowhere: a bare graph JSON.
     Absent,
+    /// A pickle in the archive, as torch wrote them before 2.9: not read, since a pickle is a program.
+    Pickled { file: PathBuf, entry: String },
     /// The archive of the model.
     Archive { file: PathBuf, places: FxHashMap<String, Place> },
     /// A safetensors file.
@@ -48,6 +53,11 @@ impl Payloads {
     /// Reads the tables of an archive.
     pub fn of_archive(model: &mut ModelFile) -> Result<Payloads, ImportError> {
         let Some(archive) = &mut model.archive else { return Ok(Payloads::Absent) };
+        for entry in [PICKLED_WEIGHTS.to_owned(), format!("data/weights/{}.pt", model.model_name)] {
+            if archive.entry(&entry).is_some() {
+                return Ok(Payloads::Pickled { file: model.path.clone(), entry });
+            }
+        }
         let mut places = FxHashMap::default();
         for (folder, suffix) in [("data/constants", "constants"), ("data/weights", "weights")] {
             let config_name = format!("{folder}/{}_{suffix}_config.json", model.model_name);
@@ -82,9 +92,11 @@ impl Payloads {
         if len > MAX_SAFETENSORS_HEADER {
             return Err(malformed(format!("no safetensors file: a header of {len} bytes")));
         }
+        head.clear();
         (&mut reader).take(len).read_to_end(&mut head).map_err(io)?;
-        let (_, meta) =
-            SafeTensors::read_metadata(&head).map_err(|e| malformed(format!("no safetensors file: {e}")))?;
+        // Whether the data are all there is checked when they are read.
+        let meta: Metadata =
+            serde_json::from_slice(&head).map_err(|e| malformed(format!("no safetensors file: {e}")))?;
         let tensors = meta
             .tensors()
             .into_iter()
@@ -99,6 +111,13 @@ impl Payloads {
     pub fn view(&self, fqn: &str, ty: &TensorType) -> Result<(WeightView, Option<Entry>), ImportError> {
         let shape = ty.shape.as_static().unwrap_or_default();
         match self {
+            Payloads::Pickled { file, entry } => Err(bad(
+                file,
+                fqn,
+                format!(
+                    "lies in the pickle {entry:?} of an older torch, which is not read: give the state dict as a safetensors file, or export with torch 2.9 or newer"
+                ),
+            )),
             Payloads::Absent => Ok((WeightView::Absent, None)),
             Payloads::Archive { file, places } => {
                 let place =

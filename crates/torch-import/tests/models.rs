@@ -5,7 +5,7 @@ use std::{
     time::Instant,
 };
 
-use shardweld_interp::{distance, run, tensor_file};
+use shardweld_interp::{Tensor, distance, run, tensor_file};
 use shardweld_ir::{Graph, Op, WeightStore, WeightView};
 use shardweld_torch::{Groups, Source, load};
 
@@ -112,6 +112,42 @@ fn one_file_serves_all_ranks_of_a_context_parallel_model() {
     let names: Vec<&str> = graph.outputs().iter().map(|o| o.name.as_str()).collect();
     assert_eq!(names, ["sample", "audio_sample"]);
     parity(&graph, &folder.join("ltx2_tiny_cp8.parity.safetensors"), 0.9999999, 2e-5);
+}
+
+#[test]
+fn weights_come_from_safetensors_by_parameter_name() {
+    let folder = samples().join("mlp_tp2");
+    let g = groups(&folder, "mlp_tp2_sp.parity.json");
+    let store = WeightStore::new();
+    let both = load(&per_rank(&folder, "mlp_tp2_sp", "", 2), Some(&g), &store).unwrap();
+    let temporary = tempfile::tempdir().unwrap();
+    let write = |r: u32, leave_out: &str| {
+        let tensors = both
+            .weights()
+            .iter()
+            .filter(|w| w.name != leave_out)
+            .map(|w| {
+                let bytes = store.view_bytes(w.shard_for(both.mesh(), r).unwrap()).unwrap();
+                let shape: Vec<usize> = w.ty.shape.as_static().unwrap().iter().map(|d| *d as usize).collect();
+                (w.name.clone(), Tensor::from_bytes(w.ty.dtype, &shape, &bytes).unwrap())
+            })
+            .collect();
+        let file = temporary.path().join(format!("rank{r}{leave_out}.safetensors"));
+        tensor_file::write(&file, &tensors).unwrap();
+        file
+    };
+    let sources = |leave_out: &str| -> Vec<Source> {
+        per_rank(&folder, "mlp_tp2_sp", "", 2)
+            .into_iter()
+            .map(|s| Source { weights: Some(write(s.ranks[0], leave_out)), ..s })
+            .collect()
+    };
+    let graph = load(&sources(""), Some(&g), &store).unwrap();
+    let over = |g: &Graph| g.weights().iter().map(|w| w.over.clone()).collect::<Vec<_>>();
+    assert_eq!(over(&graph), over(&both));
+    parity(&graph, &folder.join("mlp_tp2_sp.parity.safetensors"), 0.9999999, 2e-5);
+    let e = load(&sources("up.weight"), Some(&g), &store).unwrap_err().to_string();
+    assert!(e.contains("`up.weight`") && e.contains("rank0up.weight.safetensors"), "{e}");
 }
 
 /// All cases and forms of the large data: import and verify, with times.

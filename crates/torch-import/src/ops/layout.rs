@@ -214,7 +214,7 @@ impl Cx<'_> {
 
     /// torch's padding list: pairs from the last dimension backward; negative ones cut.
     fn padded(&mut self, x: Val, pad: &[i64], value: Scalar) -> Refused<Val> {
-        if pad.len() % 2 != 0 || pad.len() / 2 > self.rank(x) {
+        if !pad.len().is_multiple_of(2) || pad.len() / 2 > self.rank(x) {
             return Err(format!("padding {pad:?} of a tensor with {} dimensions", self.rank(x)));
         }
         let mut x = x;
