@@ -103,6 +103,16 @@ fn may_differ(op: &Op) -> bool {
     }
 }
 
+/// As [`may_differ`], next to other ops: a product with 1 / sqrt(x) becomes a quotient, which rounds once less.
+fn may_differ_in_company(op: &Op) -> bool {
+    let is_rsqrt = match op {
+        Op::Unary(u) => *u == Unary::Rsqrt,
+        Op::BinaryScalar { op: Binary::Pow, scalar, .. } => scalar.as_f64() == -0.5,
+        _ => false,
+    };
+    is_rsqrt || may_differ(op)
+}
+
 /// Largest operand for which scores of f16 do not overflow where attention is spelled out in layers.
 const TAME: f64 = 32.0;
 
@@ -244,7 +254,7 @@ fn whole_programs_keep_their_bits() {
     let (mut compared, mut refused) = (0, 0);
     for seed in 1_000_000..1_000_000 + seeds() {
         let graph = random_program(seed, &options);
-        if graph.nodes().any(|(_, n)| may_differ(&n.op)) {
+        if graph.nodes().any(|(_, n)| may_differ_in_company(&n.op)) {
             continue;
         }
         let given = inputs(&graph, seed);
