@@ -3,11 +3,14 @@
 
 mod support;
 
+use shardweld_ir::store::WeightStore;
 use shardweld_ir::{
     AxisId, Binary, Collective, DType, GatherMode, Group, Literal, NormKind, Op, ReduceKind, ReduceOp,
     Scalar, Shape, TensorType, Unary,
 };
+use shardweld_trt::live::LiveSink;
 use shardweld_trt::placement::Placement;
+use shardweld_trt::sink::Sink;
 use support::{Program, build, library};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
@@ -330,4 +333,34 @@ fn two_builds_give_the_same_bytes() {
     p.output(y);
     let trace = p.lower(0);
     assert_eq!(build(&lib, &trace).0, build(&lib, &trace).0);
+}
+
+#[test]
+fn what_the_builder_refuses_comes_with_its_own_words() {
+    let Some(lib) = library() else { return };
+    for (dtype, kind, words) in [
+        (
+            DType::BF16,
+            Collective::Broadcast { root: 0 },
+            "does not support BF16 asymmetric DistCollective ops",
+        ),
+        (DType::I64, Collective::Gather { dim: 0, root: 0 }, "toMyelinCommKind"),
+    ] {
+        let mut p = Program::new(&[("tp", 2)]);
+        let x = p.input("x", dtype, &[4, 8]);
+        let x = p.add("before", Op::Unary(Unary::Abs), &[x]);
+        let y = p.add("spread", Op::Collective { kind, group: Group::axis(AxisId(0)) }, &[x]);
+        let y = p.add("after", Op::Unary(Unary::Neg), &[y]);
+        p.output(y);
+        // Lowered for no target in particular, so that it reaches the builder.
+        let sink = LiveSink { library: &lib, compute_capability: Some(80), threads: 1, progress: None };
+        let text = sink.replay(&p.lower(0), &WeightStore::new()).unwrap_err().to_string();
+        assert!(text.contains("built no engine") && text.contains(words), "{text}");
+        // The same in f32 is fine.
+        let mut q = Program::new(&[("tp", 2)]);
+        let x = q.input("x", DType::F32, &[4, 8]);
+        let y = q.add("spread", Op::Collective { kind, group: Group::axis(AxisId(0)) }, &[x]);
+        q.output(y);
+        build(&lib, &q.lower(0));
+    }
 }

@@ -89,16 +89,6 @@ fn shuffles_fold_across_pointwise_ops() {
 }
 
 #[test]
-fn a_product_with_a_reciprocal_root_is_a_quotient() {
-    let mut p = Program::new(&[("tp", 1)]);
-    let x = p.input("x", DType::F32, &[4]);
-    let r = p.add("r", Op::Unary(Unary::Rsqrt), &[x]);
-    let y = p.add("y", Op::Binary(Binary::Mul), &[r, x]);
-    p.output(y);
-    assert_eq!(kinds(&p.lower(0)), ["unary", "elementwise"]);
-}
-
-#[test]
 fn repetition_is_left_to_layers_that_broadcast() {
     let mut p = Program::new(&[("tp", 1)]);
     let x = p.input("x", DType::F32, &[4, 8]);

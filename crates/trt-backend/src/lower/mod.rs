@@ -379,7 +379,8 @@ impl Lowerer<'_> {
                 if first.is_none() && reshape.is_none() {
                     return Ok(v.base);
                 }
-                let name = v.sources.last().cloned().unwrap_or_else(|| at.name.clone());
+                // The node's own name stays free for its main layer.
+                let name = format!("{}.shuffle", v.sources.last().unwrap_or(&at.name));
                 let call = Call::Shuffle { input: v.base, first, reshape, second };
                 Ok(self.b.add(&name, &v.sources, call)?)
             }

@@ -178,12 +178,6 @@ impl Lowerer<'_> {
         self.un(at, U::Recip, root)
     }
 
-    /// sqrt(y) if a tensor is 1 / sqrt(y).
-    fn is_rsqrt_of(&self, t: TensorId) -> Option<TensorId> {
-        let &Call::Unary { input, op: U::Recip } = self.b.call(t) else { return None };
-        matches!(self.b.call(input), Call::Unary { op: U::Sqrt, .. }).then_some(input)
-    }
-
     fn is_small(&mut self, at: &At, x: TensorId) -> Made {
         let magnitude = self.un(at, U::Abs, x)?;
         let limit = self.number(at, x, SMALL)?;
@@ -226,15 +220,7 @@ impl Lowerer<'_> {
         match op {
             Binary::Add => self.ew(at, E::Sum, a, b),
             Binary::Sub => self.ew(at, E::Sub, a, b),
-            Binary::Mul => {
-                // x * (1 / sqrt(y)) rounds three times, x / sqrt(y) twice, with a layer less.
-                for (x, y) in [(a, b), (b, a)] {
-                    if let Some(root) = self.is_rsqrt_of(y) {
-                        return self.ew(at, E::Div, x, root);
-                    }
-                }
-                self.ew(at, E::Prod, a, b)
-            }
+            Binary::Mul => self.ew(at, E::Prod, a, b),
             Binary::Div => self.ew(at, E::Div, a, b),
             // Integer division truncates in TensorRT, as in C.
             Binary::TruncDiv if dtype.is_int() => self.ew(at, E::Div, a, b),

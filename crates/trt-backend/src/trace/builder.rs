@@ -28,6 +28,9 @@ pub struct TraceBuilder {
     trace: NetworkTrace,
     names: FxHashSet<String>,
     known: FxHashMap<Call, TensorId>,
+    known_weights: FxHashMap<String, u32>,
+    /// Weights by place in the table and shape.
+    weight_tensors: FxHashMap<(u32, Vec<u64>), TensorId>,
 }
 
 impl TraceBuilder {
@@ -44,6 +47,8 @@ impl TraceBuilder {
             },
             names: FxHashSet::default(),
             known: FxHashMap::default(),
+            known_weights: FxHashMap::default(),
+            weight_tensors: FxHashMap::default(),
         }
     }
 
@@ -82,16 +87,23 @@ impl TraceBuilder {
         if elements(dims) != elements(&weight.dims) {
             return Err(error(format!("shape {dims:?} does not hold the weight's {:?}", weight.dims)));
         }
-        let index = match self.trace.weights.iter().position(|w| w.name == weight.name) {
-            Some(i) if self.trace.weights[i] == weight => i,
+        let index = match self.known_weights.get(&weight.name).copied() {
+            Some(i) if self.trace.weights[i as usize] == weight => i,
             Some(_) => return Err(error("another weight has this name".into())),
             None => {
+                let i = self.trace.weights.len() as u32;
+                self.known_weights.insert(weight.name.clone(), i);
                 self.trace.weights.push(weight.clone());
-                self.trace.weights.len() - 1
+                i
             }
         };
+        if let Some(&t) = self.weight_tensors.get(&(index, dims.to_vec())) {
+            return Ok(t);
+        }
         let name = self.unique(&weight.name);
-        Ok(self.push(name, &[], Call::Weight(index as u32), weight.dtype, dims.to_vec()))
+        let t = self.push(name, &[], Call::Weight(index), weight.dtype, dims.to_vec());
+        self.weight_tensors.insert((index, dims.to_vec()), t);
+        Ok(t)
     }
 
     /// Adds a call, or finds the equal one that is there already; its `sources` are added to that one's then. Collectives
