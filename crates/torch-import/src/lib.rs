@@ -24,6 +24,14 @@
 //! | `unify` | the ranks' lists to one graph |
 //! | [`load`](mod@load) | the whole way |
 //!
+//! What every import guarantees: each node's computed type is the one that torch recorded; each argument of each call was read by its
+//! handler; writes in place (to slices and other views too) are part of the result; a node that cannot be imported is refused by name,
+//! all of them at once. Refused throughout: symbolic sizes, control flow and other higher-order ops, effects on inputs or weights, shapes
+//! that depend on data, uneven all-to-all, pickled weights.
+//!
+//! Numbers with f16 and bf16 tensors follow torch's CPU kernels: unrounded (f32) in `mul` and `div`, rounded to the tensor's type first in
+//! every other op.
+//!
 //! Input-free arithmetic (frequency tables and the like, often in f64) is imported as it is; folding it is a pass over the IR.
 
 mod alias;

@@ -326,7 +326,7 @@ proptest! {
 fn mutate(v: &mut Value, left: &mut u64, by: u64) {
     match v {
         Value::Array(items) => {
-            if *left == 0 && by % 3 == 0 {
+            if *left == 0 && by.is_multiple_of(3) {
                 items.pop();
             }
             items.iter_mut().for_each(|i| mutate(i, left, by));

@@ -157,7 +157,9 @@ fn every_case_of_the_large_data() {
         println!("skipped: SHARDWELD_DATA is not set");
         return;
     };
-    let cases: &[(&str, &[&str], &[&[u32]], &str)] = &[
+    /// Case, forms, ranks of each file, side file (`{}` for one per file).
+    type Case = (&'static str, &'static [&'static str], &'static [&'static [u32]], &'static str);
+    let cases: &[Case] = &[
         ("ltx2_tiny_cp2", &[".pt2", ".core.pt2"], &[&[]], "rank0.json"),
         ("ltx2_tiny_cp8", &[".pt2"], &[&[]], "rank3.json"),
         ("ltx2_tiny_cp4tp2", &[".pt2"], &[&[0], &[1], &[2], &[3], &[4], &[5], &[6], &[7]], "rank{}.json"),
