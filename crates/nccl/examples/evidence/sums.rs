@@ -205,20 +205,23 @@ fn laws(b: &mut Bench) -> Outcome<()> {
         row(b, "replicated x: all_reduce(SUM) = n * x", differing(e, &total, &times), COUNT);
         row(b, "replicated x: all_reduce(AVG) = x", differing(e, &mean, one), COUNT);
         let avg = b.all_reduce(ReduceOp::Avg, e, &ops[me])?;
-        let scaled: Vec<Vec<u8>> = (0..n)
-            .map(|start| {
-                let ring: Vec<&[u8]> = (0..n).map(|i| ops[(start + i) % n].as_slice()).collect();
-                combine(e, ReduceOp::Avg, &ring)
-            })
-            .collect();
-        let unlike = (0..COUNT)
-            .filter(|i| {
-                let at = |v: &[u8]| v[i * e.size()..(i + 1) * e.size()].to_vec();
-                !scaled.iter().any(|s| at(s) == at(&avg))
-            })
-            .count();
-        let law = "AVG = ring fold, from some rank, of operands scaled by 1 / n";
-        row(b, law, unlike as u64, COUNT);
+        let part = constant(e, 1.0 / n as f64, COUNT);
+        let rounded: Vec<Vec<u8>> = ops.iter().map(|o| combine(e, ReduceOp::Prod, &[o, &part])).collect();
+        for (law, op, operands) in [
+            ("AVG = ring fold, from some rank, of x * (1 / n), rounded, then added", ReduceOp::Sum, &rounded),
+            ("AVG = ring fold, from some rank, of fused multiply-adds of x and 1 / n", ReduceOp::Avg, &ops),
+        ] {
+            let models: Vec<Vec<u8>> = (0..n)
+                .map(|start| {
+                    let ring: Vec<&[u8]> = (0..n).map(|i| operands[(start + i) % n].as_slice()).collect();
+                    combine(e, op, &ring)
+                })
+                .collect();
+            let size = e.size();
+            let at = |v: &[u8], i: usize| v[i * size..(i + 1) * size].to_vec();
+            let unlike = |i: &usize| !models.iter().any(|m| at(m, *i) == at(&avg, *i));
+            row(b, law, (0..COUNT).filter(unlike).count() as u64, COUNT);
+        }
         let post = combine(e, ReduceOp::Prod, &[&sum, &constant(e, 1.0 / n as f64, COUNT)]);
         row(b, "AVG = SUM * (1 / n)", differing(e, &avg, &post), COUNT);
         for c in [4.0, 3.0] {
