@@ -2,7 +2,7 @@
 //!
 //! It is what shows that lowering is right where no TensorRT runtime can be had, so nothing here is taken from lowering or
 //! from the trace builder: [`contract`] states TensorRT's own rules on types and shapes (and the builder's contract for
-//! collectives) and refuses a trace that breaks one before anything is computed; [`layer`] computes each layer kind from
+//! collectives) and refuses a trace that breaks one before anything is computed; `layer` computes each layer kind from
 //! its definition. Every layer is computed in f32 and rounded once to its type. Only dense kernels (matrix product,
 //! convolution, casts, data movement) are shared with the reference interpreter.
 //!
@@ -13,9 +13,9 @@
 //! | module | holds |
 //! |---|---|
 //! | [`contract`] | what TensorRT refuses, and the type of what it makes |
-//! | [`layer`] | the layers without communication |
-//! | [`collective`] | the collective layer of one group |
-//! | [`schedule`] | all ranks side by side, from collective to collective |
+//! | `layer` | the layers without communication |
+//! | `collective` | the collective layer of one group |
+//! | `schedule` | all ranks side by side, from collective to collective |
 //! | [`error`] | why a run fails |
 //!
 //! ```
