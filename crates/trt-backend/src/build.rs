@@ -10,6 +10,7 @@ use shardweld_ir::store::WeightStore;
 use tempfile::NamedTempFile;
 use thiserror::Error;
 
+use crate::files;
 use crate::live::{Library, LiveError, LiveSink, ProgressEvent};
 use crate::lower::RankTrace;
 use crate::placement::{PlacementError, PlacementReport, layers_from_log};
@@ -185,7 +186,7 @@ fn stage(
         .and_then(|layers| PlacementReport::new(&trace.trace, &layers))
         .map_err(|source| BuildError::Placement { ranks: ranks.clone(), source })?;
     let failed = |source| BuildError::Write { path: folder.to_owned(), source };
-    let mut file = tempfile::Builder::new().prefix(".shardweld-").tempfile_in(folder).map_err(failed)?;
+    let mut file = files::temporary(folder).map_err(failed)?;
     file.write_all(built.bytes()).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
     let engine = EngineFile {
         ranks,
@@ -206,8 +207,7 @@ fn publish(staged: Vec<Staged>, folder: &Path, name: &str) -> Result<Vec<EngineF
         let rank = engine.ranks.first().copied().unwrap_or(0);
         let path =
             folder.join(if single { format!("{name}.engine") } else { format!("{name}.rank{rank}.engine") });
-        let kept =
-            make_readable(file.as_file()).and_then(|()| file.persist(&path).map(drop).map_err(|e| e.error));
+        let kept = files::keep(file, &path);
         if let Err(source) = kept {
             for e in &out {
                 // The first failure is what the caller hears about.
@@ -219,18 +219,6 @@ fn publish(staged: Vec<Staged>, folder: &Path, name: &str) -> Result<Vec<EngineF
         out.push(engine);
     }
     Ok(out)
-}
-
-/// Temporary files are private; engines are ordinary files.
-fn make_readable(file: &std::fs::File) -> std::io::Result<()> {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
-    }
-    #[cfg(not(unix))]
-    let _ = file;
-    Ok(())
 }
 
 /// Jobs in order, handed out while the memory of those that run stays within a bound.

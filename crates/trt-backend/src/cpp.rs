@@ -8,6 +8,7 @@ use shardweld_ir::DType;
 use shardweld_ir::store::{StoreError, WeightStore};
 use thiserror::Error;
 
+use crate::files;
 use crate::sink::Sink;
 use crate::trace::{Call, CollectiveKind, Layer, NetworkTrace, TensorId, name};
 
@@ -134,7 +135,7 @@ impl CppSource<'_> {
             let path = path.to_owned();
             move |source| CppError::Write { path, source }
         };
-        let temp = |path: &Path| tempfile::NamedTempFile::new_in(folder).map_err(failed(path));
+        let temp = |path: &Path| files::temporary(folder).map_err(failed(path));
         let mut source = temp(&paths[0])?;
         source.write_all(self.text.as_bytes()).map_err(failed(&paths[0]))?;
         let data = temp(&paths[1])?;
@@ -163,7 +164,7 @@ impl CppSource<'_> {
             out.write_all(&gap).and_then(|()| out.flush()).map_err(failed(&paths[1]))?;
         }
         for (file, path) in [(source, &paths[0]), (data, &paths[1])] {
-            file.persist(path).map_err(|e| failed(path)(e.error))?;
+            files::keep(file, path).map_err(failed(path))?;
         }
         Ok(paths)
     }

@@ -17,6 +17,7 @@
 #[cfg(feature = "live")]
 pub mod build;
 pub mod cpp;
+mod files;
 pub mod flavour;
 pub mod interpret;
 #[cfg(feature = "live")]
