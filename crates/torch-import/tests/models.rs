@@ -13,7 +13,7 @@ fn samples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../samples")
 }
 
-/// Runs the graph on all ranks and compares with PyTorch's own multi-rank run.
+/// Runs the graph on all ranks and compares with PyTorch's own multi-rank run. Audio is held to 0.9997 at least.
 fn parity(g: &Graph, file: &Path, min_cosine: f64, max_abs: f64) {
     let all = tensor_file::read(file).unwrap();
     let ranks = g.mesh().world_size() as usize;
@@ -25,6 +25,8 @@ fn parity(g: &Graph, file: &Path, min_cosine: f64, max_abs: f64) {
         for (name, e) in e {
             let f = f.get(name).or_else(|| f.values().next().filter(|_| f.len() == 1)).unwrap();
             let d = distance(f, e).unwrap();
+            let min_cosine = if min_cosine < 0.9997 && name.contains("audio") { 0.9997 } else { min_cosine };
+            println!("rank {r} {name}: cosine {:.10}, max abs {:e}", d.cosine, d.max_abs);
             assert!(d.cosine >= min_cosine && d.max_abs <= max_abs, "rank {r} {name}: {d:?}");
             compared += 1;
         }
@@ -166,7 +168,7 @@ fn every_case_of_the_large_data() {
         ("ltx23_tiny_cp2", &[".pt2", ".functional.pt2"], &[&[]], "rank0.json"),
         ("ltx23_tiny_cp4tp2", &[".pt2"], &[&[0], &[1], &[2], &[3], &[4], &[5], &[6], &[7]], "rank{}.json"),
         ("ltx2_deep48_cp8", &[".pt2"], &[&[]], "rank5.json"),
-        ("ltx23_deep48_cp4tp2", &[".pt2"], &[&[0, 2, 4, 6], &[1, 3, 5, 7]], "parity.json"),
+        ("ltx23_deep48_cp4tp2", &[".pt2"], &[&[0, 2, 4, 6], &[1, 3, 5, 7]], "rank{}.json"),
         ("ltx2_full_cp8", &[".model.json.gz"], &[&[]], "rank0.json"),
         ("ltx23_full_cp4tp2", &[".model.json.gz"], &[&[0, 2, 4, 6], &[1, 3, 5, 7]], "rank{}.json"),
     ];
@@ -199,6 +201,10 @@ fn every_case_of_the_large_data() {
                 graph.weights().len(),
                 start.elapsed() - import
             );
+            if case.contains("deep48") {
+                // bf16 through 48 blocks: two correct runs are this far from each other.
+                parity(&graph, &folder.join(format!("{case}.parity.safetensors")), 0.9985, f64::INFINITY);
+            }
             let expected = match *case {
                 c if c.starts_with("ltx2_") && (c.contains("deep48") || c.contains("full")) => Some(288),
                 c if c.starts_with("ltx23_") && (c.contains("deep48") || c.contains("full")) => Some(1248),
@@ -210,8 +216,7 @@ fn every_case_of_the_large_data() {
             let absent = graph.weights().iter().all(|w| w.shards.iter().all(|s| *s == WeightView::Absent));
             assert_eq!(absent, form.ends_with(".gz"), "{case}");
             if case.contains("tiny") {
-                // torch's vectorised exp is off by one unit in 1 % of values; the timestep table multiplies that by 1000.
-                parity(&graph, &folder.join(format!("{case}.parity.safetensors")), 0.9999999, 3e-5);
+                parity(&graph, &folder.join(format!("{case}.parity.safetensors")), 0.9999999, 2e-5);
             }
         }
     }
