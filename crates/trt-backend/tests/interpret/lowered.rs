@@ -280,6 +280,77 @@ fn whole_programs_keep_their_bits() {
     assert!(compared >= 20, "{compared} programs are too few to say anything");
 }
 
+/// Whether a small change of an operand can be a large one of the result.
+fn jumps(op: &Op) -> bool {
+    match op {
+        Op::Unary(u) => {
+            u.is_predicate()
+                || matches!(u, Unary::Ceil | Unary::Floor | Unary::Round | Unary::Trunc | Unary::Sign)
+        }
+        Op::Binary(b) | Op::BinaryScalar { op: b, .. } => {
+            b.is_comparison()
+                || matches!(b, Binary::FloorDiv | Binary::TruncDiv | Binary::Rem | Binary::Fmod | Binary::Pow)
+        }
+        Op::Cast { to } => *to != DType::F32,
+        _ => false,
+    }
+}
+
+/// Inputs with every element off by a few units in the last place.
+fn perturbed(inputs: &[Named<Tensor>], seed: u64) -> Vec<Named<Tensor>> {
+    let mut rng = Rng::new(seed);
+    let mut shake = |t: &Tensor| {
+        let step = 4.0 * f32::EPSILON;
+        let off: Vec<f32> =
+            t.slice::<f32>().iter().map(|v| v * (1.0 + if rng.one_in(2) { step } else { -step })).collect();
+        Tensor::new(t.shape(), &off).unwrap()
+    };
+    inputs.iter().map(|named| named.iter().map(|(n, t)| (n.clone(), shake(t))).collect()).collect()
+}
+
+/// How much more than such a change of the inputs the order of sums may change a result.
+const AMPLIFICATION: f32 = 64.0;
+
+/// Programs of products, norms and attention: as near to the reference as the program itself is well conditioned.
+#[test]
+fn whole_programs_with_sums_stay_close() {
+    let options =
+        ProgramOptions { max_ranks: 4, nodes: 14, dtypes: vec![DType::F32], ..ProgramOptions::default() };
+    let mut compared = 0;
+    for seed in 2_000_000..2_000_000 + seeds() {
+        let graph = random_program(seed, &options);
+        if graph.nodes().any(|(_, n)| jumps(&n.op)) || !graph.nodes().any(|(_, n)| may_differ(&n.op)) {
+            continue;
+        }
+        let given = inputs(&graph, seed);
+        let reference = |given: &[Named<Tensor>]| run(&graph, &WeightStore::new(), given).unwrap();
+        let expected = reference(&given);
+        let shaken: Vec<_> = (0..4).map(|i| reference(&perturbed(&given, seed + i))).collect();
+        let Some(found) = lowered(&graph, &given) else { continue };
+        for (rank, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            for (name, e) in expected {
+                if e.dtype() != DType::F32 || e.slice::<f32>().iter().any(|v| !v.is_finite()) {
+                    continue;
+                }
+                compared += 1;
+                let largest =
+                    |a: &[f32], b: &[f32]| a.iter().zip(b).fold(0f32, |m, (x, y)| m.max((x - y).abs()));
+                let e = e.slice::<f32>();
+                let sway = shaken.iter().map(|s| largest(s[rank][name].slice(), e)).fold(0f32, f32::max);
+                let size = e.iter().fold(0f32, |m, v| m.max(v.abs()));
+                let error = largest(found[name].slice(), e);
+                assert!(
+                    error <= AMPLIFICATION * (sway + f32::EPSILON * size),
+                    "seed {seed}, rank {rank}, `{name}`: off by {error}, up to {size} large, sways by {sway}\n{}",
+                    graph.to_text().unwrap()
+                );
+            }
+        }
+    }
+    println!("{compared} outputs compared");
+    assert!(compared >= 50, "{compared} outputs are too few to say anything");
+}
+
 /// What the tests above rest on: a wrong lowering would be seen.
 #[test]
 fn a_trace_of_another_program_is_seen() {

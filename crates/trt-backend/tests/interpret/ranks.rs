@@ -2,7 +2,8 @@
 
 use shardweld_interp::{Named, Tensor};
 use shardweld_ir::{DType, ReduceOp, WeightStore};
-use shardweld_trt::interpret::{InterpretError, interpret};
+use shardweld_trt::interpret::{InterpretError, interpret, interpret_ranks};
+use shardweld_trt::lower::RankTrace;
 use shardweld_trt::trace::{
     Call, CollectiveKind, DistCollective, NetworkTrace, TensorId, TraceBuilder, UnaryOperation,
 };
@@ -185,4 +186,21 @@ fn traces_and_ranks_that_do_not_fit() {
     assert!(matches!(error, InterpretError::MissingInput { rank: 0, .. }), "{error}");
     let error = run(&[&trace], &[x, f32s(&[1, 2], &[0.0; 2])]).unwrap_err();
     assert!(matches!(error, InterpretError::InputType { rank: 1, .. }), "{error}");
+}
+
+#[test]
+fn every_rank_has_one_trace() {
+    let trace = chain(2, &[1], &[(CollectiveKind::AllReduce, &[0, 1])]);
+    let run = |ranks: &[&[u32]]| {
+        let traces: Vec<RankTrace> =
+            ranks.iter().map(|r| RankTrace { ranks: r.to_vec(), trace: trace.clone() }).collect();
+        let x = Named::from([("x".to_owned(), f32s(&[1], &[1.5]))]);
+        interpret_ranks(&traces, &WeightStore::new(), &[x.clone(), x])
+    };
+    for ranks in [&[&[0u32, 1] as &[u32]] as &[&[u32]], &[&[1], &[0]]] {
+        assert_eq!(floats(&run(ranks).unwrap()[1]["y"]), [3.0]);
+    }
+    for ranks in [&[&[0u32] as &[u32]] as &[&[u32]], &[&[0, 1], &[1]], &[&[0, 2]]] {
+        assert!(matches!(run(ranks), Err(InterpretError::Traces { ranks: 2, .. })), "{ranks:?}");
+    }
 }
