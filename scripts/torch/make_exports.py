@@ -262,10 +262,19 @@ def uneven_all_to_all(x):
     return c10d().wait_tensor(c10d().all_to_all_single(x, [1, 3], [3, 1], GROUPS["mesh_tp"]))
 
 
+@case(t(2, 3, 4), t(2, 5, 4), t(5), t(2, 3, 4, dtype=BF))
+def einsums(x, y, v, b):
+    e = torch.einsum
+    return (
+        e("bij,bkj->bik", x, y), e("bij,bkj->kbi", x, y), e("...n,d->...nd", x, v), e("bij->jb", x), e("bij,bij->b", x, x), e("ij,kj", x[0], y[1]), e("...ij,...kj->...ik", x, y),
+        e("bij,j->bi", x, x[0, 0]), e("bij,bij->bij", b, b), e("bij,bkj->b", x, y), e("i,j->ij", v, v), e("bij,bik->bjk", b, b), e("bij->", x), e("bij,bkl->ik", x[:, :, :1], y),
+    )
+
+
 # ---- what is refused ----
 @case(t(4, 6), forms=("",))
 def unknown_ops(x):
-    return torch.linalg.inv(x[:, :4]), torch.sort(x)[0], torch.cumsum(x, 1), torch.einsum("ij,kj->ik", x, x)
+    return torch.linalg.inv(x[:, :4]), torch.sort(x)[0], torch.cumsum(x, 1), torch.einsum("ij,kj,lj->ikl", x, x, x)
 
 
 @case(t(4, 6), forms=("",), dynamic_shapes={"x": {0: torch.export.Dim("batch", min=2, max=64)}})

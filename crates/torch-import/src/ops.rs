@@ -5,6 +5,7 @@ mod attention;
 mod collective;
 mod convolution;
 mod create;
+mod einsum;
 mod index;
 mod layout;
 mod matmul;
@@ -33,6 +34,7 @@ const ATEN: &[Family] = &[
     create::convert,
     index::convert,
     convolution::convert,
+    einsum::convert,
 ];
 
 /// Converts one call. `Err` says why not.

@@ -96,6 +96,11 @@ fn shapes() {
 }
 
 #[test]
+fn einsums() {
+    agrees("einsums", false);
+}
+
+#[test]
 fn network() {
     agrees("network", true);
 }
