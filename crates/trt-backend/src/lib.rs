@@ -1,6 +1,36 @@
 //! TensorRT backend: from an IR graph to a network trace, and from a trace to an engine, C++ source and a placement
 //! report.
 //!
+//! ```no_run
+//! use shardweld_ir::{Graph, WeightStore};
+//! use shardweld_trt::build::{BuildOptions, build_all};
+//! use shardweld_trt::flavour::Flavour;
+//! use shardweld_trt::live::Library;
+//! use shardweld_trt::lower::{LowerOptions, lower_all};
+//! use shardweld_trt::placement::source_collectives;
+//! use shardweld_trt::target::Target;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let (source, rewritten): (Graph, Graph) = unimplemented!();
+//! let library = Library::find(Flavour::TensorRtRtx, None)?;
+//! let target = Target { flavour: library.flavour(), version: library.version() };
+//! let weights = WeightStore::new();
+//! let options = LowerOptions { target: Some(target), ..LowerOptions::default() };
+//! let traces = lower_all(&rewritten, &options, &weights)?;
+//! let options = BuildOptions {
+//!     library: &library,
+//!     compute_capability: Some(80),
+//!     parallel: 2,
+//!     memory_bytes: 8 << 30,
+//!     progress: None,
+//! };
+//! for engine in build_all(&traces, &weights, "out".as_ref(), "model", &options)? {
+//!     engine.placement.require_sources(&source_collectives(&source))?;
+//!     println!("{} for ranks {:?}", engine.path.display(), engine.ranks);
+//! }
+//! # Ok(()) }
+//! ```
+//!
 //! | module | holds |
 //! |---|---|
 //! | [`flavour`] | the two libraries and their versions |

@@ -6,16 +6,19 @@
 mod builder;
 mod call;
 mod collective;
+mod infer;
 pub mod name;
+mod validate;
 
 use serde::{Deserialize, Serialize};
 use shardweld_ir::{DType, WeightView};
 
-pub use builder::{MAX_DIMS, TraceBuilder, TraceError};
+pub use builder::{TraceBuilder, TraceError};
 pub use call::{
     ActivationType, Call, CausalMaskKind, ElementWiseOperation, ReduceOperation, TensorId, UnaryOperation,
 };
 pub use collective::{CollectiveError, CollectiveKind, DistCollective};
+pub use infer::MAX_DIMS;
 
 /// Version of the serialised form.
 pub const TRACE_VERSION: u32 = 1;
@@ -146,6 +149,6 @@ impl NetworkTrace {
     /// # Errors
     /// The first call that the builder would not have made like this.
     pub fn validate(&self) -> Result<(), TraceError> {
-        builder::validate(self)
+        validate::validate(self)
     }
 }
