@@ -95,15 +95,15 @@ pub fn node_cost(
     let time_ps = match (op, operand) {
         (Op::Collective { kind, group }, Some(x)) => {
             let n = u64::from(group.size(mesh));
-            let moved: u64 = moved_dims(kind, x, result)
-                .map(|(before, after)| {
-                    let copies = |needed: bool, ty| if needed { copy(2 * bytes(ty)) } else { 0 };
-                    copies(before, x).saturating_add(copies(after, result))
-                })
-                .unwrap_or(0);
+            let (before, after) = moved_dims(kind, x, result);
+            let moved = [(before, x), (after, result)].into_iter().fold(0u64, |t, (m, ty)| match m {
+                Moved::Transposed => t.saturating_add(copy(2 * bytes(ty))),
+                Moved::Not | Moved::Reshaped => t,
+            });
+            let layout = [before, after].iter().filter(|m| **m != Moved::Not).count() as u64;
             let time = collective_time(kind, x, result, n, topology).saturating_add(moved);
             let unbuildable = u64::from(constraints.refusal(kind, x.dtype, group, mesh).is_some());
-            return Cost { unbuildable, time_ps: time, ..base };
+            return Cost { unbuildable, time_ps: time, nodes: 1 + layout, ..base };
         }
         (Op::Transpose { perm }, Some(x)) if moves_data(perm, x) => through(x),
         (Op::Transpose { .. } | Op::Reshape { .. }, _) => 0,
@@ -116,20 +116,39 @@ pub fn node_cost(
     Cost { time_ps, ..base }
 }
 
-/// Whether the collective needs a transpose before and after it, because targets know dimension 0 only.
-fn moved_dims(kind: &Collective, operand: &TensorType, result: &TensorType) -> Option<(bool, bool)> {
-    // Leading dimensions of size 1 are reshaped away.
-    let inner =
-        |ty: &TensorType, dim: u32| ty.shape.0.iter().take(dim as usize).any(|d| d.as_static() != Some(1));
+/// What happens to a buffer so that the collective's dimension comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moved {
+    Not,
+    /// Only dimensions of size 1 stand before it.
+    Reshaped,
+    Transposed,
+}
+
+/// What a target that knows dimension 0 only does before and after a collective.
+fn moved_dims(kind: &Collective, operand: &TensorType, result: &TensorType) -> (Moved, Moved) {
+    let moved = |ty: &TensorType, dim: u32| match ty.shape.0.get(..dim as usize) {
+        Some([]) | None => Moved::Not,
+        Some(before) if before.iter().all(|d| d.as_static() == Some(1)) => Moved::Reshaped,
+        Some(_) => Moved::Transposed,
+    };
+    let both = |dim: u32| (moved(operand, dim), moved(result, dim));
     match *kind {
-        Collective::AllGather { dim } | Collective::Gather { dim, .. } => Some((false, inner(operand, dim))),
-        Collective::ReduceScatter { dim, .. } | Collective::Scatter { dim, .. } => {
-            Some((inner(operand, dim), false))
-        }
+        // The blocks of the operand lie in order already: only the result's dimensions have to be put in order.
+        Collective::AllGather { dim } | Collective::Gather { dim, .. } => match both(dim) {
+            (Moved::Transposed, after) => (Moved::Not, after),
+            reshaped => reshaped,
+        },
+        Collective::ReduceScatter { dim, .. } | Collective::Scatter { dim, .. } => match both(dim) {
+            (before, Moved::Transposed) => (before, Moved::Not),
+            reshaped => reshaped,
+        },
         Collective::AllToAll { split_dim, concat_dim } => {
-            Some((inner(operand, split_dim), inner(result, concat_dim)))
+            (moved(operand, split_dim), moved(result, concat_dim))
         }
-        Collective::AllReduce { .. } | Collective::Broadcast { .. } | Collective::Reduce { .. } => None,
+        Collective::AllReduce { .. } | Collective::Broadcast { .. } | Collective::Reduce { .. } => {
+            (Moved::Not, Moved::Not)
+        }
     }
 }
 

@@ -145,7 +145,7 @@ fn make(key: &WindowKey, s: &mut Saturated, constraints: &Constraints) -> Result
             return Err(Kept::Reordered);
         }
     }
-    let eliminated = cover(key, s, &mut nodes);
+    let eliminated = cover(key, s, &mut nodes, &outs);
     let mut derivations = Vec::with_capacity(outs.len());
     let mut rules: Vec<String> = Vec::new();
     for (r, &out) in outs.iter().zip(&key.outs) {
@@ -244,7 +244,7 @@ impl Builder<'_> {
 }
 
 /// Sees to it that every collective of the window is stood for, or is known to be gone. Returns those gone.
-fn cover(key: &WindowKey, s: &Saturated, nodes: &mut [PlanNode]) -> Vec<u32> {
+fn cover(key: &WindowKey, s: &Saturated, nodes: &mut [PlanNode], outs: &[Ref]) -> Vec<u32> {
     let mut gone = Vec::new();
     for (number, _) in (0u32..).zip(&key.nodes).filter(|(_, n)| n.head.is_collective()) {
         if nodes.iter().any(|n| n.origins.contains(&number)) {
@@ -256,9 +256,22 @@ fn cover(key: &WindowKey, s: &Saturated, nodes: &mut [PlanNode]) -> Vec<u32> {
             Some(Data::Tensor { origins, .. }) => origins.clone(),
             _ => BTreeSet::new(),
         };
-        match nodes.iter_mut().find(|n| !n.origins.is_disjoint(&relatives)) {
+        let by_class = nodes.iter().position(|n| !n.origins.is_disjoint(&relatives));
+        // Else whatever communicates for the same outputs and is no collective of the source itself.
+        let by_output = || {
+            key.outs.iter().zip(outs).find_map(|(&out, r)| {
+                let before = reachable(Ref::Node(out), &|n| &key.nodes[n as usize].operands);
+                let after = reachable(*r, &|n| &nodes[n as usize].operands);
+                before.contains(&number).then_some(())?;
+                after
+                    .into_iter()
+                    .map(|n| n as usize)
+                    .find(|&n| nodes[n].op.collective().is_some() && nodes[n].originals.is_empty())
+            })
+        };
+        match by_class.or_else(by_output) {
             Some(n) => {
-                n.origins.insert(number);
+                nodes[n].origins.insert(number);
             }
             None => gone.push(number),
         }
@@ -266,20 +279,31 @@ fn cover(key: &WindowKey, s: &Saturated, nodes: &mut [PlanNode]) -> Vec<u32> {
     gone
 }
 
+/// Live-ins that a term needs.
 fn live_of<'a>(root: Ref, operands: &impl Fn(u32) -> &'a Vec<Ref>) -> BTreeSet<u32> {
-    let mut live = BTreeSet::new();
+    let live = |r: &Ref| match r {
+        Ref::Live(k) => Some(*k),
+        Ref::Node(_) => None,
+    };
+    let nodes = reachable(root, operands);
+    live(&root)
+        .into_iter()
+        .chain(nodes.into_iter().flat_map(|n| operands(n).iter().filter_map(live)))
+        .collect()
+}
+
+/// Nodes that a term needs.
+fn reachable<'a>(root: Ref, operands: &impl Fn(u32) -> &'a Vec<Ref>) -> BTreeSet<u32> {
     let mut seen = BTreeSet::new();
     let mut stack = vec![root];
     while let Some(r) = stack.pop() {
-        match r {
-            Ref::Live(k) => {
-                live.insert(k);
-            }
-            Ref::Node(n) if seen.insert(n) => stack.extend(operands(n)),
-            Ref::Node(_) => {}
+        if let Ref::Node(n) = r
+            && seen.insert(n)
+        {
+            stack.extend(operands(n));
         }
     }
-    live
+    seen
 }
 
 /// A term of the window as an expression with sharing.

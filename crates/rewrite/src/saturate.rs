@@ -160,7 +160,8 @@ fn apply(
         .unwrap_or_default();
     let (_, changed) =
         egraph.union_instantiations(&rule.lhs.ast, &rule.rhs.ast, &subst, Symbol::from(rule.rule.name));
-    if changed && !origins.is_empty() {
+    // Also where the sides were equal before: the right side may be a new term of its class.
+    if !origins.is_empty() {
         let ids = pattern_classes(egraph, &rule.rhs.ast, &subst).unwrap_or_default();
         for (node, id) in rule.rhs.ast.as_ref().iter().zip(ids) {
             if is_collective(node) {

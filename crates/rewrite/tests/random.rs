@@ -63,6 +63,15 @@ fn rewritten_programs_compute_the_same() {
                 }
             }
         }
+        for (_, node) in result.graph.nodes().filter(|(_, n)| n.op.collective().is_some()) {
+            assert!(!node.sources.is_empty(), "seed {seed}: `{}` stands for nothing", node.name);
+        }
+        for c in &result.report.collectives {
+            assert!(
+                !c.after.is_empty() || !c.rules.is_empty() || dead(&source, &c.before.node),
+                "seed {seed}: {c:?}"
+            );
+        }
         if result.report.class == Class::Accuracy {
             continue;
         }
@@ -84,4 +93,11 @@ fn rewritten_programs_compute_the_same() {
     println!("{ran} run, {refused} refused, {changed} derivations; rules fired: {fired:#?}");
     assert!(ran * 2 > programs, "only {ran} of {programs} ran");
     assert!(changed * 10 > programs && fired.len() > 8, "too little was rewritten: {changed}, {fired:?}");
+}
+
+/// Whether no output needs the node.
+fn dead(source: &shardweld_ir::Graph, name: &str) -> bool {
+    let mut live = source.clone();
+    live.remove_dead();
+    live.find(name).is_none()
 }
