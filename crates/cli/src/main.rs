@@ -77,6 +77,9 @@ fn main() -> ExitCode {
     if let Err(e) = hook {
         tracing::debug!("diagnostics keep their default style: {e}");
     }
+    if let Err(e) = staging::clean_up_on_interrupt() {
+        tracing::debug!("an interrupt will leave temporary files: {e}");
+    }
     let progress = Progress::new(cli.quiet);
     let result = match &cli.command {
         Command::Build(a) => command::build::build(a, progress),

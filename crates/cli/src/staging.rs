@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tempfile::{NamedTempFile, TempDir};
 
@@ -11,10 +12,49 @@ use crate::failure::{Problem, Result, io};
 /// The file that marks a folder as one that `shardweld build` wrote, and that it may therefore replace.
 pub const REPORT: &str = "report.json";
 
+/// Exit code after Ctrl-C or SIGTERM, as shells use it.
+const INTERRUPTED: i32 = 130;
+
+/// Temporary files and folders of this process.
+static OPEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Makes Ctrl-C and SIGTERM remove what is half-written before the process ends.
+pub fn clean_up_on_interrupt() -> std::result::Result<(), ctrlc::Error> {
+    ctrlc::set_handler(|| {
+        for path in open().iter() {
+            // The process ends either way, and nobody is left to tell.
+            let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+        }
+        std::process::exit(INTERRUPTED);
+    })
+}
+
+fn open() -> MutexGuard<'static, Vec<PathBuf>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A temporary path, listed in [`OPEN`] while this lives.
+#[derive(Debug)]
+struct Listed(PathBuf);
+
+impl Listed {
+    fn new(path: &Path) -> Listed {
+        open().push(path.to_path_buf());
+        Listed(path.to_path_buf())
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        open().retain(|p| *p != self.0);
+    }
+}
+
 /// A folder being filled. Dropped without [`Staging::publish`], it leaves nothing.
 #[derive(Debug)]
 pub struct Staging {
     temporary: TempDir,
+    listed: Listed,
     target: Option<PathBuf>,
 }
 
@@ -39,14 +79,14 @@ impl Staging {
             .prefix(".shardweld-partial-")
             .tempdir_in(parent)
             .map_err(|e| io(parent, "create a folder in", &e))?;
-        Ok(Staging { temporary, target: Some(target.to_path_buf()) })
+        Ok(Staging { listed: Listed::new(temporary.path()), temporary, target: Some(target.to_path_buf()) })
     }
 
     /// A folder for what nobody wants to keep; publishing it drops it.
     pub fn scratch() -> Result<Staging> {
         let parent = std::env::temp_dir();
         let temporary = tempfile::tempdir_in(&parent).map_err(|e| io(&parent, "create a folder in", &e))?;
-        Ok(Staging { temporary, target: None })
+        Ok(Staging { listed: Listed::new(temporary.path()), temporary, target: None })
     }
 
     /// Where the files lie until the folder is published.
@@ -86,6 +126,7 @@ impl Staging {
             return Err(io(target, "create", &e));
         }
         // It has its final name now; the guard would look for the old one.
+        drop(self.listed);
         let _renamed = self.temporary.keep();
         Ok(())
     }
@@ -107,6 +148,7 @@ pub fn write_file(target: &Path, bytes: &[u8]) -> Result<()> {
         .prefix(".shardweld-partial-")
         .tempfile_in(parent)
         .map_err(|e| io(parent, "create a file in", &e))?;
+    let _listed = Listed::new(temporary.path());
     write_all(&mut temporary, bytes).map_err(|e| io(target, "write", &e))?;
     temporary.persist(target).map_err(|e| io(target, "create", &e.error))?;
     Ok(())

@@ -364,3 +364,24 @@ fn usage() {
     shardweld(&["opt", arg(&model), "--pass", "polish"]).refuses(&["polish", "remove-dead"]);
     shardweld(&["opt", arg(&model), "--exactness", "roughly"]).refuses(&["roughly"]);
 }
+
+/// Not an input, but it leaves nothing either.
+#[test]
+fn an_interrupt() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    // A pipe that nobody writes to: the program waits in the middle of its work.
+    let model = dir.path().join("waits.swir");
+    assert!(std::process::Command::new("mkfifo").arg(&model).status().unwrap().success());
+    let mut child =
+        command(&["build", arg(&model), "--target", "trace", "--out", arg(&out)]).spawn().unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while listing(dir.path()).len() < 2 {
+        assert!(std::time::Instant::now() < deadline, "no output folder was begun");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(listing(dir.path()), ["waits.swir"]);
+}
