@@ -375,5 +375,5 @@ fn rule_of(term: &FlatTerm<Spmd>) -> Option<(String, bool)> {
     if let Some(r) = &term.backward_rule {
         return Some((r.to_string(), false));
     }
-    term.children.iter().find_map(|c| rule_of(c))
+    term.children.iter().find_map(rule_of)
 }

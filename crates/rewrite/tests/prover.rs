@@ -303,7 +303,8 @@ fn sums_commute_with_padding_by_zero_only() {
 
 #[test]
 fn concatenation_on_the_gathered_dimension_is_another_order() {
-    fn sides(dim: u32) -> [Box<dyn Fn(&mut Program, &[Value]) -> Value>; 2] {
+    type Boxed = Box<dyn Fn(&mut Program, &[Value]) -> Value>;
+    fn sides(dim: u32) -> [Boxed; 2] {
         [
             Box::new(move |p, x| {
                 let c = p.op(Op::Concat { dim }, &[x[0], x[1]]);

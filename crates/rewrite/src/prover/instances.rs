@@ -244,7 +244,7 @@ fn factorisations(n: u64) -> Vec<Vec<u64>> {
         if left == 0 {
             return;
         }
-        for d in (2..=n).filter(|d| n % d == 0) {
+        for d in (2..=n).filter(|d| n.is_multiple_of(*d)) {
             prefix.push(d);
             factor(n / d, left - 1, prefix, out);
             prefix.pop();

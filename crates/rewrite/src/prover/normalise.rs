@@ -156,10 +156,10 @@ impl<'t> Theory<'t> {
     }
 
     fn apply(&mut self, function: &str, dtype: DType, args: &[TermId], class: Class) -> NormalId {
-        if ring(dtype) || (dtype.is_float() && class == Class::Real) {
-            if let Some(p) = self.arithmetic(function, dtype, args, class) {
-                return self.sum(dtype, p);
-            }
+        if (ring(dtype) || (dtype.is_float() && class == Class::Real))
+            && let Some(p) = self.arithmetic(function, dtype, args, class)
+        {
+            return self.sum(dtype, p);
         }
         if ring(dtype) || dtype == DType::Bool || class >= Class::Zero {
             match function {

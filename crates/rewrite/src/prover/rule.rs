@@ -56,7 +56,7 @@ pub enum RuleProofError {
         /// The rule.
         rule: String,
         /// Why.
-        source: ProveError,
+        source: Box<ProveError>,
     },
 }
 
@@ -82,7 +82,7 @@ pub fn prove_rule(rule: &CompiledRule) -> Result<ProofRecord, RuleProofError> {
                 if rule.refusing_guard(&b, mesh, Some(at)).is_none() {
                     dropped[at]
                         .offer(rule, &b, mesh)
-                        .map_err(|source| RuleProofError::Prove { rule: name(), source })?;
+                        .map_err(|e| RuleProofError::Prove { rule: name(), source: Box::new(e) })?;
                 }
                 continue;
             }
@@ -96,7 +96,7 @@ pub fn prove_rule(rule: &CompiledRule) -> Result<ProofRecord, RuleProofError> {
             found += list.len() as u64;
             for (left, right, b) in sample(&list) {
                 let verdict = judge(rule, left, right, b)
-                    .map_err(|source| RuleProofError::Prove { rule: name(), source })?;
+                    .map_err(|e| RuleProofError::Prove { rule: name(), source: Box::new(e) })?;
                 let Some(verdict) = verdict else { continue };
                 let classes =
                     verdict.map_err(|e| RuleProofError::Refuted { rule: name(), example: Box::new(e) })?;
