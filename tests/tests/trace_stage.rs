@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use shardweld_interp::tensor_file::{self, Role};
 use shardweld_interp::fold::MAX_CONSTANT_BYTES;
+use shardweld_interp::tensor_file::{self, Role};
 use shardweld_interp::{Named, Tensor, distance, fold_constants};
 use shardweld_ir::{Collective, Graph, Group, Op, WeightStore};
 use shardweld_torch::{Groups, Source, load};
