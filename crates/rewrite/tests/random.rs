@@ -41,7 +41,16 @@ fn rewritten_programs_compute_the_same() {
             nodes: 24,
             max_ranks: 6,
             max_elements: 256,
-            dtypes: vec![DType::F32, DType::BF16, DType::F16, DType::I64, DType::I32, DType::Bool],
+            dtypes: vec![
+                DType::F32,
+                DType::BF16,
+                DType::F16,
+                DType::I64,
+                DType::I32,
+                DType::I8,
+                DType::U8,
+                DType::Bool,
+            ],
             heavy_ops: false,
             ..ProgramOptions::default()
         };

@@ -163,9 +163,13 @@ impl Search<'_> {
         for dims in shapes {
             for &dtype in dtypes {
                 let origins: &[DTypeSet] = match dtype {
-                    DType::F32 if self.rule.asks("representable") => {
-                        &[DTypeSet(0), DTypeSet(1 << DType::BF16 as u16), DTypeSet(1 << DType::F16 as u16)]
-                    }
+                    DType::F32 if self.rule.asks("representable") => &[
+                        DTypeSet(0),
+                        DTypeSet(1 << DType::BF16 as u16),
+                        DTypeSet(1 << DType::F16 as u16),
+                        DTypeSet(1 << DType::I8 as u16),
+                        DTypeSet(1 << DType::Bool as u16),
+                    ],
                     _ => &[DTypeSet(0)],
                 };
                 let base = Facts::of(TensorType::new(dtype, dims));
