@@ -12,6 +12,7 @@ use crate::tensor::Tensor;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Distance {
     /// Cosine of the angle between the two, over positions where both are finite: 1 if both are zero there, 0 if one is.
+    /// NaN where only one is NaN at some position, or infinities differ: no bound on it then holds.
     pub cosine: f64,
     /// Largest absolute difference; infinite where only one is NaN, or infinities differ.
     pub max_abs: f64,
@@ -54,6 +55,7 @@ pub fn distance(a: &Tensor, b: &Tensor) -> Result<Distance, TypesDiffer> {
         elements: wide_a.len(),
     };
     let (mut dot, mut square_a, mut square_b) = (0.0f64, 0.0f64, 0.0f64);
+    let mut finite_alike = true;
     for i in 0..wide_a.len() {
         let (x, y) = (wide_a[i], wide_b[i]);
         let ulp = match (x.is_nan(), y.is_nan()) {
@@ -75,9 +77,11 @@ pub fn distance(a: &Tensor, b: &Tensor) -> Result<Distance, TypesDiffer> {
             square_b += y * y;
         } else if ulp != 0 {
             d.max_abs = f64::INFINITY;
+            finite_alike = false;
         }
     }
     d.cosine = match (square_a == 0.0, square_b == 0.0) {
+        _ if !finite_alike => f64::NAN,
         (true, true) => 1.0,
         (false, false) => dot / (square_a.sqrt() * square_b.sqrt()),
         _ => 0.0,
@@ -126,6 +130,13 @@ mod tests {
         let y = t(&[1.0, -f32::NAN, f32::INFINITY, -0.0]);
         let d = distance(&x, &y).unwrap();
         assert_eq!((d.cosine, d.max_abs, d.max_ulp, d.different), (1.0, 0.0, 0, 0));
+    }
+
+    #[test]
+    fn nan_against_zero_had_cosine_one() {
+        for (x, y) in [(f32::NAN, 0.0), (f32::INFINITY, 0.0), (f32::INFINITY, f32::NEG_INFINITY)] {
+            assert!(distance(&t(&[x, 1.0]), &t(&[y, 1.0])).unwrap().cosine.is_nan(), "{x} against {y}");
+        }
     }
 
     #[test]
