@@ -28,9 +28,32 @@ pub const REDUCE_IN_F32: &str = "reduce_in_f32";
 ///
 /// # Errors
 /// If the graph is not sound.
-pub fn legalise(graph: &Graph, cx: &mut Context) -> Result<Graph, GraphError> {
+pub fn legalise(mut graph: Graph, cx: &mut Context) -> Result<Graph, GraphError> {
+    let order = graph.order()?;
+    if order.iter().any(|&id| needs_step(cx, &graph, id)) {
+        return apply_steps(&graph, order, cx);
+    }
+    for id in order.into_iter().filter(|&id| graph.node(id).op.collective().is_some()).collect::<Vec<_>>() {
+        let names = tags(&graph, id);
+        graph.set_sources(id, names);
+    }
+    Ok(graph)
+}
+
+fn needs_step(cx: &Context, graph: &Graph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    match (&node.op, node.operands.first()) {
+        (Op::Collective { kind, group }, Some(&x)) => {
+            in_f32(cx, graph, kind, group, graph.ty(x).dtype)
+                || refined(cx, graph, id, kind, group, x).is_some()
+        }
+        _ => false,
+    }
+}
+
+fn apply_steps(graph: &Graph, order: Vec<NodeId>, cx: &mut Context) -> Result<Graph, GraphError> {
     let mut copy = Copy::new(graph)?;
-    for id in graph.order()? {
+    for id in order {
         let Op::Collective { kind, group } = &graph.node(id).op else {
             copy.node(id)?;
             continue;

@@ -2,7 +2,7 @@
 //!
 //! Inputs stay. The node that stays carries the sources of all that it stands for.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use shardweld_ir::{Graph, GraphError, NodeId, Op, Value};
 
 use crate::certificate::CertificateStep;
@@ -16,12 +16,27 @@ pub const MERGE: &str = "merge_identical";
 ///
 /// # Errors
 /// If the graph is not sound.
-pub fn merge(graph: &Graph, cx: &mut Context) -> Result<Graph, GraphError> {
+pub fn merge(graph: Graph, cx: &mut Context) -> Result<Graph, GraphError> {
+    let order = graph.order()?;
+    // Most programs have nothing to merge, and need no copy.
+    if any_identical(&graph, &order) { merge_identical(&graph, &order, cx) } else { Ok(graph) }
+}
+
+fn any_identical(graph: &Graph, order: &[NodeId]) -> bool {
+    let mut seen: FxHashSet<(&Op, &[Value])> = FxHashSet::default();
+    seen.reserve(order.len());
+    order
+        .iter()
+        .map(|&id| graph.node(id))
+        .any(|n| !matches!(n.op, Op::Input { .. }) && !seen.insert((&n.op, n.operands.as_slice())))
+}
+
+fn merge_identical(graph: &Graph, order: &[NodeId], cx: &mut Context) -> Result<Graph, GraphError> {
     let mut copy = Copy::new(graph)?;
     let mut seen: FxHashMap<(&Op, Vec<Value>), NodeId> = FxHashMap::default();
     let mut dropped: FxHashMap<NodeId, Vec<NodeId>> = FxHashMap::default();
     let mut kept_in_order = Vec::new();
-    for id in graph.order()? {
+    for &id in order {
         let node = graph.node(id);
         let operands = node.operands.iter().map(|&v| copy.value(v)).collect::<Result<Vec<_>, _>>()?;
         let key = (&node.op, operands);

@@ -29,12 +29,12 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "merge-identical",
         about: "computes equal operations on equal operands once",
-        run: |g, cx| in_pass("merge-identical", merge(&g, cx)),
+        run: |g, cx| in_pass("merge-identical", merge(g, cx)),
     },
     Pass {
         name: "legalise",
         about: "directed steps: reductions in f32, rooted collectives by symmetric ones, where needed or ordered",
-        run: |g, cx| in_pass("legalise", legalise(&g, cx)),
+        run: |g, cx| in_pass("legalise", legalise(g, cx)),
     },
     Pass {
         name: "rewrite-windows",
@@ -44,7 +44,7 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "merge-rewritten",
         about: "computes once what rewriting made equal",
-        run: |g, cx| in_pass("merge-rewritten", merge(&g, cx)),
+        run: |g, cx| in_pass("merge-rewritten", merge(g, cx)),
     },
     Pass {
         name: "remove-dead",
