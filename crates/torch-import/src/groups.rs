@@ -69,6 +69,17 @@ struct MeshForm {
     shape: Vec<u32>,
     #[serde(default)]
     dim_names: Option<Vec<String>>,
+    /// Where the file's rank stands, checked if given.
+    #[serde(default)]
+    coordinate: Option<Coordinate>,
+}
+
+/// A rank's place in the mesh: by axis name, or in the order of the axes.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+enum Coordinate {
+    Named(BTreeMap<String, u32>),
+    Listed(Vec<u32>),
 }
 
 /// Mesh, group tables and public names, from one or more side files.
@@ -131,6 +142,8 @@ impl Groups {
         if tables.is_empty() {
             return Err(bad(path, "neither `groups` (rank, then group name) nor `groups_of_this_rank`"));
         }
+        let coordinate = side.mesh.as_ref().and_then(|m| m.coordinate.clone());
+        let names = side.mesh.as_ref().and_then(|m| m.dim_names.clone());
         let mesh = match side.mesh {
             Some(form) => form.mesh(path)?,
             None => {
@@ -145,6 +158,9 @@ impl Groups {
         }
         for (&rank, table) in &tables {
             check_table(path, rank, table, world)?;
+        }
+        if let (Some(found), Some(rank)) = (coordinate, side.rank.filter(|r| *r < world)) {
+            check_coordinate(path, rank, &found, names.as_deref(), &mesh)?;
         }
         Ok(Groups { file: path.into(), mesh, tables, inputs: side.inputs, outputs: side.outputs })
     }
@@ -335,6 +351,34 @@ fn check_table(path: &Path, rank: u32, table: &Table, world: u32) -> Result<(), 
     Ok(())
 }
 
+/// Ranks are laid out with the last axis varying fastest; a mesh laid out otherwise would give `{axis}` patterns the wrong files.
+fn check_coordinate(
+    path: &Path,
+    rank: u32,
+    found: &Coordinate,
+    names: Option<&[String]>,
+    mesh: &Mesh,
+) -> Result<(), ImportError> {
+    let expected = mesh.coordinates(rank);
+    let same = match found {
+        Coordinate::Listed(at) => *at == expected,
+        Coordinate::Named(at) => {
+            let names = names.unwrap_or_default();
+            at.len() == expected.len() && names.iter().zip(&expected).all(|(n, e)| at.get(n) == Some(e))
+        }
+    };
+    if same {
+        return Ok(());
+    }
+    Err(bad(
+        path,
+        format!(
+            "`coordinate` of rank {rank} is {found:?}, but in the mesh {mesh} it stands at {expected:?}; ranks must be laid \
+             out with the last axis varying fastest"
+        ),
+    ))
+}
+
 /// The mesh that the groups called `mesh_AXIS` span, if that is unambiguous; one flat axis if there are none.
 fn infer_mesh(path: &Path, world: u32, tables: &BTreeMap<u32, Table>) -> Result<Mesh, ImportError> {
     /// Size, and distance of neighbours in ranks.
@@ -491,6 +535,16 @@ mod tests {
         let e =
             read(&RANK_FORM.replace(r#""this_rank_in_group": 0"#, r#""this_rank_in_group": 1"#)).unwrap_err();
         assert!(e.to_string().contains("position 0"), "{e}");
+    }
+
+    #[test]
+    fn a_coordinate_that_is_not_row_major_was_ignored() {
+        let at = |c: &str| read(&RANK_FORM.replace(r#""tp"]}"#, &format!(r#""tp"], "coordinate": {c}}}"#)));
+        assert!(at(r#"{"cp": 0, "tp": 1}"#).is_ok() && at("[0, 1]").is_ok());
+        for wrong in [r#"{"cp": 1, "tp": 0}"#, r#"{"cp": 0}"#, r#"{"cp": 0, "zz": 1}"#, "[1, 0]", "[0]"] {
+            let e = at(wrong).unwrap_err().to_string();
+            assert!(e.contains("rank 1") && e.contains("[0, 1]"), "{e}");
+        }
     }
 
     #[test]
