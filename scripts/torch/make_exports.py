@@ -271,6 +271,16 @@ def einsums(x, y, v, b):
     )
 
 
+@case(t(1, 3, 6), t(2, 3, 3), t(2, 3, dtype=I64))
+def left_out_and_spelled_otherwise(x, w, i):
+    m = x > 0
+    m |= x < -1
+    m &= x < 2
+    n = i.clone()
+    n ^= 5
+    return F.conv1d(x, w, padding="valid"), F.pad(i, (1, 0), value=7), m, n
+
+
 # ---- what is refused ----
 @case(t(4, 6), forms=("",))
 def unknown_ops(x):

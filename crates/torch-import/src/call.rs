@@ -43,7 +43,12 @@ impl<'p> Call<'p> {
         let op = parts.next().unwrap_or("");
         let overload = parts.next().unwrap_or("default");
         // `__and__` and the like end in underscores but are not in place.
-        let functional = op.strip_suffix('_').filter(|o| !o.is_empty() && !op.starts_with("__"));
+        let functional = match op {
+            "__iand__" => Some("__and__"),
+            "__ior__" => Some("__or__"),
+            "__ixor__" => Some("__xor__"),
+            _ => op.strip_suffix('_').filter(|o| !o.is_empty() && !op.starts_with("__")),
+        };
         let first_output = node.outputs.first().and_then(|o| match o {
             Argument::Tensor(n) => Some(n.as_ref()),
             Argument::Tensors(v) => v.first().map(Text::as_ref),

@@ -348,8 +348,15 @@ fn varying_axes<T: PartialEq>(mesh: &Mesh, of: impl Fn(u32) -> T) -> Vec<AxisId>
         .collect()
 }
 
+/// Most characters of a node's attributes in a message; a constant's data may be megabytes.
+const MAX_ATTRIBUTES: usize = 200;
+
 fn describe(p: &Program, n: &SsaNode) -> String {
     let name = &p.ssa.sources[n.source as usize];
-    let attributes = format!("{:?}", n.op);
+    let mut attributes = format!("{:?}", n.op);
+    if let Some((end, _)) = attributes.char_indices().nth(MAX_ATTRIBUTES) {
+        attributes.truncate(end);
+        attributes.push_str("...");
+    }
     format!("`{name}` ({} {} of {}: {attributes})", n.op.name(), n.ty, p.file.display())
 }

@@ -100,6 +100,12 @@ fn einsums() {
     agrees("einsums", false);
 }
 
+/// `padding` of a convolution at its default, an integer to pad with, `|=` and the like: all were refused.
+#[test]
+fn arguments_left_out_and_ops_spelled_otherwise() {
+    agrees("left_out_and_spelled_otherwise", false);
+}
+
 #[test]
 fn network() {
     agrees("network", true);

@@ -32,7 +32,7 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
     let (stride, dilation) = (per_dim("stride", 1)?, per_dim("dilation", 1)?);
     let padding = if call.overload == "padding" {
         let taps = cx.dims(w)[2..].to_vec();
-        match call.str("padding")? {
+        match call.opt_str("padding")?.unwrap_or("valid") {
             "valid" => vec![(0, 0); spatial],
             // torch puts the odd one after.
             "same" => taps

@@ -127,7 +127,11 @@ pub(super) fn convert<'p>(cx: &mut Cx<'p>, call: &Call<'p>) -> Refused<Option<Ou
             if mode != "constant" {
                 return Err(format!("padding mode `{mode}`; expected constant"));
             }
-            let value = call.opt_scalar("value")?.unwrap_or(Scalar::Int(0));
+            let value = match call.opt_scalar("value")?.unwrap_or(Scalar::Int(0)) {
+                // The schema says float, whatever the tensor holds; torch truncates.
+                Scalar::Float(v) if cx.dtype(x).is_int() => Scalar::Int(v as i64),
+                v => v,
+            };
             cx.padded(x, &call.ints("pad")?, value)?
         }
         "slice_scatter" => {
