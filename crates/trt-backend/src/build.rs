@@ -11,6 +11,7 @@ use tempfile::NamedTempFile;
 use thiserror::Error;
 
 use crate::files;
+use crate::interpret::contract::{self, Refused};
 use crate::live::{Library, LiveError, LiveSink, ProgressEvent};
 use crate::lower::RankTrace;
 use crate::placement::{PlacementError, PlacementReport, layers_from_log};
@@ -72,6 +73,14 @@ pub struct EngineFile {
 /// Why there are no engines. No file was written then.
 #[derive(Debug, Error)]
 pub enum BuildError {
+    /// TensorRT would refuse a network, or build something else than it says.
+    #[error("ranks {ranks:?}: {source}")]
+    Refused {
+        /// Ranks of the engine.
+        ranks: Vec<u32>,
+        /// The rule.
+        source: Refused,
+    },
     /// The builder failed.
     #[error("ranks {ranks:?}: {source}")]
     Live {
@@ -113,6 +122,9 @@ pub fn build_all(
     name: &str,
     options: &BuildOptions<'_>,
 ) -> Result<Vec<EngineFile>, BuildError> {
+    for t in traces {
+        contract::check(&t.trace).map_err(|source| BuildError::Refused { ranks: t.ranks.clone(), source })?;
+    }
     let stop = AtomicBool::new(false);
     let queue = Queue::new(
         traces.iter().map(|t| estimate(t.trace.weight_bytes(), t.trace.layer_count() as u64)),

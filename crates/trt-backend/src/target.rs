@@ -3,7 +3,7 @@
 use shardweld_ir::DType;
 
 use crate::flavour::{Flavour, Version};
-use crate::trace::DistCollective;
+use crate::trace::{CollectiveKind, DistCollective};
 
 /// First TensorRT that honours a group smaller than the communicator inside a fused node.
 const SUBGROUPS_TENSORRT: Version = Version::new(11, 4, 0);
@@ -13,6 +13,11 @@ const SUBGROUPS_TENSORRT_RTX: Version = Version::new(1, 7, 0);
 const I64_ALL_TO_ALL_RTX: Version = Version::new(1, 7, 0);
 /// First TensorRT-RTX that refuses rooted collectives of bf16; 1.6.1 builds them on their own.
 const NO_BF16_ROOTED_RTX: Version = Version::new(1, 7, 0);
+
+/// First TensorRT-RTX that derives the shapes of every all-gather and reduce-scatter of a network from one group size, the
+/// largest of its collectives without a root; measured on 1.7.1 alone. Earlier ones have no smaller groups at all.
+/// In truth that is per part compiled together; where the builder cuts is not known beforehand, so the whole network counts.
+const ONE_GROUP_SIZE_FOR_SHAPES_RTX: Version = Version::new(1, 7, 0);
 
 /// A library and its version, as lowering sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +62,7 @@ impl Target {
         if kind.is_rooted() && dtype == DType::BF16 && since(NO_BF16_ROOTED_RTX, SUBGROUPS_TENSORRT) {
             return Some(format!("{at} has no bf16 {}; an f32 cast around it works", kind.name()));
         }
-        if kind == crate::trace::CollectiveKind::AllToAll
+        if kind == CollectiveKind::AllToAll
             && dtype == DType::I64
             && self.flavour == Flavour::TensorRtRtx
             && self.version < I64_ALL_TO_ALL_RTX
@@ -66,12 +71,47 @@ impl Target {
         }
         None
     }
+
+    /// Whether an all-gather or reduce-scatter builds only if no collective of the network has a larger group; those with a root do not
+    /// count.
+    pub fn one_group_size_for_shapes(&self) -> bool {
+        self.flavour == Flavour::TensorRtRtx && self.version >= ONE_GROUP_SIZE_FOR_SHAPES_RTX
+    }
+
+    /// Why the target cannot build a collective in the network of `largest`, which node `beside` issues: the one without
+    /// a root that has the largest group; `None` if nothing is known against it.
+    pub fn refuses_beside(
+        &self,
+        collective: &DistCollective,
+        beside: &str,
+        largest: &DistCollective,
+    ) -> Option<String> {
+        let kind = collective.kind();
+        let instead = match kind {
+            CollectiveKind::AllGather => "an all_to_all of the operand repeated once per rank",
+            CollectiveKind::ReduceScatter => "an all_to_all and a local reduction",
+            _ => return None,
+        };
+        let (own, other) = (collective.ranks(), largest.ranks());
+        if own.len() >= other.len() || !self.one_group_size_for_shapes() {
+            return None;
+        }
+        Some(format!(
+            "{} {} takes the rank count of every {} from the largest group of the network's collectives: this one has the {} ranks {own:?}, \
+             {} `{beside}` the {} ranks {other:?}; {instead} over the same group works, and so does one group size throughout",
+            self.flavour,
+            self.version,
+            kind.name(),
+            own.len(),
+            largest.kind().name(),
+            other.len(),
+        ))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::CollectiveKind;
 
     fn collective(kind: CollectiveKind, ranks: &[u32]) -> DistCollective {
         let root = kind.is_rooted().then_some(ranks[0]);
@@ -104,5 +144,25 @@ mod tests {
         let trt = |minor| Target { flavour: Flavour::TensorRt, version: Version::new(11, minor, 0) };
         assert!(trt(3).refuses(&sub, DType::F32).is_some());
         assert!(trt(4).refuses(&sub, DType::F32).is_none());
+    }
+
+    #[test]
+    fn shapes_need_the_largest_group_where_measured() {
+        let large = collective(CollectiveKind::AllReduce, &[0, 1, 2, 3]);
+        let beside =
+            |t: Target, kind, ranks: &[u32]| t.refuses_beside(&collective(kind, ranks), "ar", &large);
+        for kind in [CollectiveKind::AllGather, CollectiveKind::ReduceScatter] {
+            let why = beside(RTX_171, kind, &[1, 3]).unwrap();
+            assert!(
+                why.contains(kind.name()) && why.contains("all_reduce `ar`") && why.contains("all_to_all"),
+                "{why}"
+            );
+            assert!(beside(RTX_171, kind, &[0, 1, 2, 3]).is_none());
+            assert!(beside(RTX_161, kind, &[1, 3]).is_none());
+        }
+        assert!(beside(RTX_171, CollectiveKind::AllReduce, &[1, 3]).is_none());
+        assert!(beside(RTX_171, CollectiveKind::AllToAll, &[1, 3]).is_none());
+        let trt = Target { flavour: Flavour::TensorRt, version: Version::new(11, 4, 0) };
+        assert!(!trt.one_group_size_for_shapes());
     }
 }

@@ -9,7 +9,8 @@ use shardweld_ir::store::WeightStore;
 use shardweld_ir::{AxisId, Collective, DType, Graph, Group, Op, ReduceOp, Unary};
 use shardweld_trt::build::{BuildError, BuildOptions, BuildProgressFn, build_all};
 use shardweld_trt::live::Library;
-use shardweld_trt::lower::{LowerOptions, lower_all};
+use shardweld_trt::lower::{LowerOptions, RankTrace, lower_all};
+use shardweld_trt::trace::{Call, ReduceOperation, TraceBuilder};
 use support::{Program, library};
 
 /// Ranks of different groups need different engines.
@@ -98,4 +99,33 @@ fn a_name_that_cannot_be_given_takes_the_others_back() {
     let e = build_all(&traces, &store, folder.path(), "net", &options(&library, None)).unwrap_err();
     assert!(matches!(e, BuildError::Write { .. }), "{e}");
     assert_eq!(files(folder.path()), ["net.rank1.engine"]);
+}
+
+#[test]
+fn a_network_against_the_contract_never_reaches_the_builder() {
+    let Some(library) = library() else { return };
+    let store = WeightStore::new();
+    let mean = |dtype| {
+        let mut b = TraceBuilder::new("test", 1);
+        let input = b.input("x", dtype, &[2, 4]).unwrap();
+        let call = Call::Reduce { input, op: ReduceOperation::Avg, axes: vec![1], keep_dims: true };
+        let y = b.add("mean", &[], call).unwrap();
+        b.output("y", y).unwrap();
+        RankTrace { ranks: vec![0], trace: b.finish().unwrap() }
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let steps = AtomicUsize::new(0);
+    let progress = |_: usize, _: shardweld_trt::live::ProgressEvent<'_>| {
+        steps.fetch_add(1, Ordering::Relaxed);
+        true
+    };
+    let build = |traces: &[RankTrace]| {
+        build_all(traces, &store, folder.path(), "net", &options(&library, Some(&progress)))
+    };
+    // The builder takes it; how it rounds is nowhere said.
+    let e = build(&[mean(DType::F32), mean(DType::I32)]).unwrap_err();
+    assert!(matches!(e, BuildError::Refused { .. }) && e.to_string().contains("`mean`"), "{e}");
+    assert_eq!(steps.load(Ordering::Relaxed), 0);
+    assert!(files(folder.path()).is_empty());
+    build(&[mean(DType::F32)]).unwrap();
 }

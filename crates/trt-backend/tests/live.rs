@@ -9,8 +9,10 @@ use shardweld_ir::{
     Scalar, Shape, TensorType, Unary,
 };
 use shardweld_trt::live::LiveSink;
+use shardweld_trt::lower::{LowerOptions, lower};
 use shardweld_trt::placement::Placement;
 use shardweld_trt::sink::Sink;
+use shardweld_trt::target::Target;
 use support::{Program, build, library};
 
 const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
@@ -363,4 +365,84 @@ fn what_the_builder_refuses_comes_with_its_own_words() {
         q.output(y);
         build(&lib, &q.lower(0));
     }
+}
+
+/// Every kind in groups of 2 beside every kind in groups of 4, in both orders: the builder's verdict is the one that lowering
+/// for this library gives, and comes with NVIDIA's own words about shapes.
+#[test]
+fn a_smaller_group_beside_a_larger_one_builds_or_is_refused_first() {
+    let Some(lib) = library() else { return };
+    let kinds = [
+        Collective::AllReduce { op: ReduceOp::Sum, accum: None },
+        Collective::AllGather { dim: 0 },
+        Collective::ReduceScatter { op: ReduceOp::Sum, dim: 0, accum: None },
+        Collective::AllToAll { split_dim: 0, concat_dim: 0 },
+        Collective::Broadcast { root: 0 },
+        Collective::Reduce { op: ReduceOp::Sum, root: 0, accum: None },
+        Collective::Gather { dim: 0, root: 0 },
+        Collective::Scatter { dim: 0, root: 0 },
+    ];
+    let target = Target { flavour: lib.flavour(), version: lib.version() };
+    let sink = LiveSink { library: &lib, compute_capability: Some(80), threads: 1, progress: None };
+    let mut wrong = Vec::new();
+    for small in kinds {
+        for large in kinds {
+            for small_first in [true, false] {
+                let mut p = Program::new(&[("cp", 2), ("tp", 4)]);
+                let x = p.input("x", DType::F32, &[32, 4]);
+                let small = ("small", Op::Collective { kind: small, group: Group::axis(AxisId(0)) });
+                let large = ("large", Op::Collective { kind: large, group: Group::axis(AxisId(1)) });
+                let (first, second) = if small_first { (small, large) } else { (large, small) };
+                let what = format!(
+                    "{} {:?}, {} {:?}",
+                    first.0,
+                    first.1.collective(),
+                    second.0,
+                    second.1.collective()
+                );
+                let y = p.add(first.0, first.1, &[x]);
+                let y = p.add("between", Op::Unary(Unary::Neg), &[y]);
+                let y = p.add(second.0, second.1, &[y]);
+                p.output(y);
+                let options = LowerOptions { target: Some(target), ..LowerOptions::default() };
+                let refused = lower(&p.0, 0, &options).err().map(|e| e.to_string());
+                let failed = sink.replay(&p.lower(0), &WeightStore::new()).err().map(|e| e.to_string());
+                let agree = match (&refused, &failed) {
+                    (None, None) => true,
+                    (Some(ours), Some(theirs)) => {
+                        ours.contains("`small`")
+                            && ours.contains("`large`")
+                            && theirs.contains("expected shape")
+                    }
+                    _ => false,
+                };
+                if !agree {
+                    wrong.push(format!("{what}: lowering {refused:?}, builder {failed:?}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A collective with a root runs on its own, so that what is before and after it is compiled apart. Lowering does not count on
+/// that: where the builder cuts a network is its own affair.
+#[test]
+fn lowering_is_stricter_about_group_sizes_where_a_rooted_collective_stands_between() {
+    let Some(lib) = library() else { return };
+    let mut p = Program::new(&[("cp", 2), ("tp", 4)]);
+    let mut y = p.input("x", DType::F32, &[32, 4]);
+    for (name, kind, axis) in [
+        ("small", Collective::AllGather { dim: 0 }, 0),
+        ("between", Collective::Broadcast { root: 0 }, 0),
+        ("large", Collective::AllReduce { op: ReduceOp::Sum, accum: None }, 1),
+    ] {
+        y = p.add(name, Op::Collective { kind, group: Group::axis(AxisId(axis)) }, &[y]);
+        y = p.add(&format!("{name}_neg"), Op::Unary(Unary::Neg), &[y]);
+    }
+    p.output(y);
+    build(&lib, &p.lower(0));
+    let target = Some(Target { flavour: lib.flavour(), version: lib.version() });
+    let e = lower(&p.0, 0, &LowerOptions { target, ..LowerOptions::default() }).unwrap_err().to_string();
+    assert!(e.contains("`small`") && e.contains("`large`"), "{e}");
 }

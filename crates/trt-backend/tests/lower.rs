@@ -308,3 +308,94 @@ fn the_mesh_bounds_the_world() {
     // Without a collective no communicator is needed.
     assert_eq!(p.lower(0).world_size(), 1);
 }
+
+/// Attention over 2 queries and 3 keys with a constant mask of bools.
+fn masked(rows: &[u64], mask: &[u8], causal: bool) -> Program {
+    let mut p = Program::new(&[("tp", 1)]);
+    let x = p.input("x", DType::F32, &[2, 4]);
+    let k = p.input("k", DType::F32, &[3, 4]);
+    let m = Literal::dense(TensorType::new(DType::Bool, rows), mask.to_vec()).unwrap();
+    let m = p.add("m", Op::Constant(m), &[]);
+    let op = Op::Attention { scale: Scalar::Float(1.0), causal, mask: true };
+    let y = p.add("y", op, &[x, k, k, m]);
+    p.output(y);
+    p
+}
+
+#[test]
+fn only_a_mask_that_may_hide_every_key_is_guarded() {
+    let guarded = |p: &Program| kinds(&p.lower(0)).contains(&"reduce");
+    assert!(!guarded(&masked(&[2, 3], &[0, 1, 0, 1, 0, 0], false)));
+    assert!(guarded(&masked(&[2, 3], &[0, 1, 0, 0, 0, 0], false)));
+    // The first query sees the first key only.
+    assert!(guarded(&masked(&[2, 3], &[0, 1, 0, 1, 0, 0], true)));
+    assert!(!guarded(&masked(&[2, 3], &[1, 0, 0, 0, 1, 0], true)));
+    assert!(!guarded(&masked(&[1, 3], &[0, 0, 1], false)));
+    assert!(guarded(&masked(&[1, 3], &[0, 0, 1], true)));
+    let splat = |value| {
+        let mut p = Program::new(&[("tp", 1)]);
+        let x = p.input("x", DType::F32, &[1, 1, 2, 4]);
+        let m = Literal::full(TensorType::new(DType::F32, &[1, 1, 2, 2]), Scalar::Float(value)).unwrap();
+        let m = p.add("m", Op::Constant(m), &[]);
+        let op = Op::Attention { scale: Scalar::Float(1.0), causal: false, mask: true };
+        let y = p.add("y", op, &[x, x, x, m]);
+        p.output(y);
+        guarded(&p)
+    };
+    assert!(splat(f64::NEG_INFINITY) && !splat(-1e30));
+    // The causal triangle alone always shows the first key.
+    let mut p = Program::new(&[("tp", 1)]);
+    let x = p.input("x", DType::F32, &[1, 1, 2, 4]);
+    let op = Op::Attention { scale: Scalar::Float(1.0), causal: true, mask: false };
+    let y = p.add("y", op, &[x, x, x]);
+    p.output(y);
+    assert!(!guarded(&p));
+}
+
+#[test]
+fn a_collective_without_elements_is_refused() {
+    let program = |rows| {
+        let mut p = Program::new(&[("tp", 2)]);
+        let x = p.input("x", DType::F32, &[rows, 4]);
+        let kind = Collective::AllReduce { op: ReduceOp::Sum, accum: None };
+        let y = p.add("sum", Op::Collective { kind, group: Group::axis(AxisId(0)) }, &[x]);
+        p.output(y);
+        lower(&p.0, 0, &LowerOptions::default())
+    };
+    let e = program(0).unwrap_err().to_string();
+    assert!(e.contains("`sum`") && e.contains("no elements") && e.contains("f32[0,4]"), "{e}");
+    program(1).unwrap();
+}
+
+/// An all-gather in groups of 2, and an all-reduce in groups of 4 and of 2.
+#[test]
+fn a_smaller_gather_is_refused_where_shapes_know_one_group_size() {
+    let mut p = Program::new(&[("cp", 2), ("tp", 4)]);
+    let x = p.input("x", DType::F32, &[8, 4]);
+    let group = |axis| Group::axis(AxisId(axis));
+    let gather = Op::Collective { kind: Collective::AllGather { dim: 0 }, group: group(0) };
+    let y = p.add("gather", gather, &[x]);
+    let sum = |axis| Op::Collective {
+        kind: Collective::AllReduce { op: ReduceOp::Sum, accum: None },
+        group: group(axis),
+    };
+    let mut q = Program(p.0.clone());
+    let z = p.add("sum", sum(1), &[y]);
+    p.output(z);
+    let z = q.add("sum", sum(0), &[y]);
+    q.output(z);
+    let rtx = |minor| Some(Target { flavour: Flavour::TensorRtRtx, version: Version::new(1, minor, 1) });
+    let lowered = |p: &Program, target| lower(&p.0, 5, &LowerOptions { target, ..LowerOptions::default() });
+    let e = lowered(&p, rtx(7)).unwrap_err().to_string();
+    for words in [
+        "`gather` (all_gather)",
+        "the 2 ranks [1, 5]",
+        "all_reduce `sum` the 4 ranks [4, 5, 6, 7]",
+        "all_to_all",
+    ] {
+        assert!(e.contains(words), "{e}");
+    }
+    assert!(!e.contains("`sum` (all_reduce)"), "{e}");
+    lowered(&p, None).unwrap();
+    lowered(&q, rtx(7)).unwrap();
+}

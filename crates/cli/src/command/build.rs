@@ -50,6 +50,9 @@ pub struct Build {
     /// Compute capability of the GPUs, such as 80, 89, 120; else 80 for TensorRT-RTX, the GPU of this machine for TensorRT
     #[arg(long, value_name = "CC")]
     compute_capability: Option<u32>,
+    /// Build only the engines that these ranks run, such as 0,1; each host of a job can build its own
+    #[arg(long, value_name = "RANK,RANK", value_delimiter = ',')]
+    ranks: Vec<u32>,
     /// Most engines built at one time; else one per core
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -99,6 +102,7 @@ pub fn build(args: &Build, progress: Progress) -> Result<Answer> {
     };
     let traces =
         progress.stage("lower", |_| lower_all(&rewritten.graph, &options, &weights)).map_err(not_lowered)?;
+    let traces = for_ranks(traces, &args.ranks)?;
     if args.emit == Some(Emit::Cpp) {
         for t in &traces {
             let written = CppSink.source(&t.trace).write(staging.path(), &file_stem(t, &traces), &weights);
@@ -149,6 +153,18 @@ pub fn build(args: &Build, progress: Progress) -> Result<Answer> {
         text.push_str(&format!("\nwritten to {}", dir.display()));
     }
     Ok(Answer { text, json: report, no: None })
+}
+
+/// The traces that the wanted ranks run; all if none is named. Each keeps the full list of its ranks.
+fn for_ranks(traces: Vec<RankTrace>, wanted: &[u32]) -> Result<Vec<RankTrace>> {
+    if let Some(r) = wanted.iter().find(|r| !traces.iter().any(|t| t.ranks.contains(r))) {
+        let world: usize = traces.iter().map(|t| t.ranks.len()).sum();
+        return Err(Problem::new(format!("--ranks names rank {r}"))
+            .expected(format!("ranks below {world}"))
+            .bad());
+    }
+    let kept = |t: &RankTrace| wanted.is_empty() || wanted.iter().any(|r| t.ranks.contains(r));
+    Ok(traces.into_iter().filter(kept).collect())
 }
 
 fn file_stem(t: &RankTrace, all: &[RankTrace]) -> String {
@@ -225,7 +241,9 @@ fn not_built(e: BuildError) -> Failure {
         BuildError::Live { source: LiveError::Weight { .. }, .. }
         | BuildError::Write { .. }
         | BuildError::Cancelled => Problem::new(e.to_string()).bad(),
-        BuildError::Live { .. } => Problem::new(format!("no engine: {e}")).no(),
+        BuildError::Refused { .. } | BuildError::Live { .. } => {
+            Problem::new(format!("no engine: {e}")).no()
+        }
         BuildError::Placement { ranks, source } => not_placed(&ranks, &source),
     }
 }

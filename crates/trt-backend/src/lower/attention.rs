@@ -28,10 +28,15 @@ impl Lowerer<'_> {
         let (key, value) = (self.four(at, x[1])?, self.four(at, x[2])?);
         let (key, value) = (self.materialise(at, key)?, self.materialise(at, value)?);
         let (tokens, keys) = (self.b.ty(query).1[2], self.b.ty(key).1[2]);
-        let mut mask = match x.get(3).filter(|_| mask) {
-            Some(&m) => Some(self.mask(at, m, tokens, keys)?),
+        let narrow = match x.get(3).filter(|_| mask) {
+            Some(&m) => Some(self.mask(at, m)?),
             None => None,
         };
+        let mut mask = match narrow {
+            Some(m) => Some(self.whole_mask(at, m, tokens, keys)?),
+            None => None,
+        };
+        let mut judged = narrow.filter(|&m| !self.always_leaves_a_key(m, causal));
         let whole_layer = q_dims.last() == v_dims.last() && !self.is_scaled_by_number(query);
         let mut kind = CausalMaskKind::None;
         if causal {
@@ -39,13 +44,19 @@ impl Lowerer<'_> {
             if mask.is_none() && whole_layer {
                 kind = CausalMaskKind::UpperLeft;
             } else {
-                mask = Some(self.with_causal(at, query, mask, tokens, keys)?);
+                let both = self.with_causal(at, query, mask, tokens, keys)?;
+                mask = Some(both);
+                judged = judged.map(|_| both);
             }
         }
         let out = if whole_layer {
             self.emit(at, Call::Attention { query, key, value, mask, causal: kind })?
         } else {
             self.spelled_out(at, query, key, value, mask)?
+        };
+        let out = match judged {
+            Some(m) => self.zeros_where_no_key(at, out, m)?,
+            None => out,
         };
         if rank == ATTENTION_RANK {
             return Ok(out);
@@ -99,8 +110,8 @@ impl Lowerer<'_> {
         self.shuffle(at, x, Step::Reshape(vec![batch, heads, dims[n - 2], dims[n - 1]]))
     }
 
-    /// The mask in four dimensions, whole in the last two.
-    fn mask(&mut self, at: &At, m: Value, tokens: u64, keys: u64) -> Made {
+    /// The mask in four dimensions, of size 1 where it repeats.
+    fn mask(&mut self, at: &At, m: Value) -> Made {
         let dims = self.dims(m)?;
         let n = dims.len();
         if n > ATTENTION_RANK && dims[..n - 3].iter().any(|&d| d != 1) {
@@ -116,11 +127,16 @@ impl Lowerer<'_> {
         while four.len() < ATTENTION_RANK {
             four.insert(0, 1);
         }
-        let lazy = self.shuffle_lazy(at, Lazy::View(View::of(base, &own)), Step::Reshape(four.clone()))?;
-        let t = self.materialise(at, lazy)?;
-        four[2] = tokens;
-        four[3] = keys;
-        self.materialise(at, Lazy::Expand { base: t, dims: four })
+        let lazy = self.shuffle_lazy(at, Lazy::View(View::of(base, &own)), Step::Reshape(four))?;
+        self.materialise(at, lazy)
+    }
+
+    /// The mask whole in the last two dimensions.
+    fn whole_mask(&mut self, at: &At, narrow: TensorId, tokens: u64, keys: u64) -> Made {
+        let mut dims = self.b.ty(narrow).1.to_vec();
+        dims[2] = tokens;
+        dims[3] = keys;
+        self.materialise(at, Lazy::Expand { base: narrow, dims })
     }
 
     /// The causal triangle as a mask, joined with the mask that is there.

@@ -3,7 +3,7 @@
 use shardweld_ir::{Collective, DType, Group, Value};
 
 use super::lazy::{Lazy, Step, View};
-use super::{At, Lowerer, MAX_DIMS, Made, refuse};
+use super::{At, Lowerer, MAX_DIMS, Made, Refusal, refuse};
 use crate::trace::{Call, CollectiveKind, DistCollective, TensorId};
 
 impl Lowerer<'_> {
@@ -12,6 +12,13 @@ impl Lowerer<'_> {
         let ranks = group.members(mesh, self.rank);
         if ranks.len() == 1 && ranks[0] == self.rank {
             return self.lazy(x);
+        }
+        if self.dims(x)?.contains(&0) {
+            return refuse(format!(
+                "the operand has no elements ({}): TensorRT leaves such a collective out of the engine; take it out of the \
+                 program",
+                self.graph.ty(x)
+            ));
         }
         let root = match kind.root() {
             Some(position) => match ranks.get(position as usize) {
@@ -69,6 +76,26 @@ impl Lowerer<'_> {
         }
     }
 
+    /// Refuses what the target cannot build beside the network's largest group.
+    pub(super) fn refuse_group_sizes(&mut self) {
+        let Some(target) = self.options.target else { return };
+        // Rooted ones run on their own and share no group size. The first of the largest; `max_by_key` gives the last.
+        let Some((beside, largest)) = self
+            .issued
+            .iter()
+            .filter(|(_, c)| !c.kind().is_rooted())
+            .rev()
+            .max_by_key(|(_, c)| c.ranks().len())
+        else {
+            return;
+        };
+        for (node, c) in &self.issued {
+            if let Some(what) = target.refuses_beside(c, beside, largest) {
+                self.refusals.push(Refusal { node: node.clone(), op: c.kind().name(), what });
+            }
+        }
+    }
+
     fn reshaped(&mut self, at: &At, t: TensorId, dims: Vec<u64>) -> Made<Lazy> {
         let view = Lazy::View(View::of(t, self.b.ty(t).1));
         self.shuffle_lazy(at, view, Step::Reshape(dims))
@@ -89,6 +116,7 @@ impl Lowerer<'_> {
         if let Some(why) = self.options.target.and_then(|target| target.refuses(&collective, dtype)) {
             return refuse(why);
         }
+        self.issued.push((at.name.clone(), collective.clone()));
         let out = self.emit(at, Call::Collective { input, collective })?;
         let out = self.cast(at, out, own)?;
         after(self, out)

@@ -7,6 +7,7 @@
 
 mod attention;
 mod collective;
+mod hidden_queries;
 mod layout;
 mod lazy;
 mod linear;
@@ -20,7 +21,9 @@ use shardweld_ir::{DType, Graph, GraphError, Literal, Node, NodeId, Op, Scalar, 
 use thiserror::Error;
 
 use crate::target::Target;
-use crate::trace::{Call, MAX_DIMS, NetworkTrace, TensorId, TraceBuilder, TraceError, TraceWeight};
+use crate::trace::{
+    Call, DistCollective, MAX_DIMS, NetworkTrace, TensorId, TraceBuilder, TraceError, TraceWeight,
+};
 use lazy::{Data, Lazy, Piece, Step, View};
 
 pub use ranks::{RankTrace, RanksError, lower_all};
@@ -99,6 +102,7 @@ pub fn lower(graph: &Graph, rank: u32, options: &LowerOptions) -> Result<Network
         options: *options,
         b: TraceBuilder::new(&graph.name, world),
         values: FxHashMap::default(),
+        issued: Vec::new(),
         refusals: Vec::new(),
     };
     let order = graph.order()?;
@@ -128,6 +132,7 @@ pub fn lower(graph: &Graph, rank: u32, options: &LowerOptions) -> Result<Network
             l.refusals.push(Refusal { node: o.name.clone(), op: "output", what });
         }
     }
+    l.refuse_group_sizes();
     if !l.refusals.is_empty() {
         return Err(LowerError::Refused(l.refusals));
     }
@@ -166,6 +171,8 @@ struct Lowerer<'g> {
     options: LowerOptions,
     b: TraceBuilder,
     values: FxHashMap<Value, Lazy>,
+    /// Collectives so far, with the nodes that they come from.
+    issued: Vec<(String, DistCollective)>,
     refusals: Vec<Refusal>,
 }
 
