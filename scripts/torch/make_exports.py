@@ -187,6 +187,79 @@ def shapes(x, b, u):
     )
 
 
+# ---- regions that torch wraps in an op of their own ----
+@case(t(4, 4), t(4, 4, seed=1))
+def regions(x, y):
+    with torch.no_grad():
+        a = torch.cos(x)
+        b = a.sin()
+        a.add_(1)  # inside
+        with torch.autocast("cpu", enabled=False):
+            c = a @ b
+    base = y.clone()
+    with torch.no_grad():
+        base[1:3].mul_(2)  # reaches what was made outside
+        d = base + 1
+    e = torch.tanh(x)
+    row = e[0]
+    with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+        e.mul_(3)  # read through a view that was made outside
+    return a, b, c, base, d, row * 1
+
+
+@case(t(4, 4), forms=("",))
+def autocast(x):
+    with torch.autocast("cpu", dtype=BF):
+        return x @ x
+
+
+@case(t(1, 4, 6, 6), t(1, 9, 3, 2, dtype=BF), forms=("", "functional"))
+def resampled(x, b):
+    return (
+        F.interpolate(x, scale_factor=2), F.interpolate(x, size=(12, 18)), F.interpolate(x, scale_factor=(1, 3)), F.interpolate(x, scale_factor=3, mode="nearest-exact"), F.interpolate(x[0], scale_factor=5),
+        F.interpolate(x.unsqueeze(2), scale_factor=(7, 2, 1)), F.pixel_shuffle(x, 2), F.pixel_unshuffle(x, 3), F.pixel_shuffle(b, 3), F.pixel_unshuffle(x[0], 2), F.interpolate(b, size=(33, 80)),
+    )
+
+
+@case(t(1, 2, 6, 6), forms=("",))
+def resampled_unevenly(x):
+    return F.interpolate(x, scale_factor=1.5), F.interpolate(x, size=(9, 6)), F.interpolate(x, scale_factor=0.5), F.interpolate(x, size=(246, 6))
+
+
+@case(t(2, 4, 6, 6), t(5, 4, 3, 3), t(3, 4, dtype=I64), t(3, 4, dtype=torch.bool), t(3, 4, dtype=torch.bool, seed=1))
+def defaults_and_operators(x, w, i, o, p):
+    a, b, c, j = o.clone(), o.clone(), o.clone(), i.clone()
+    a |= p
+    b &= True
+    c ^= p
+    c[1] &= p[1]
+    j |= 5
+    return F.conv2d(x, w, padding="valid"), F.conv2d(x, w, padding="valid", stride=2), F.pad(i, (1, 2), value=7), a, b, c, j
+
+
+@case(t(3, 4, dtype=I64), forms=("",))
+def shift_in_place(i):
+    j = i.clone()
+    j <<= 1
+    return j
+
+
+@case(t(2, 4, 6, 6), forms=("",))
+def unused(x):
+    a = F.max_pool2d(x, 2)
+    b = a * 2
+    b + 1
+    torch.cumsum(x, 1)
+    return x + 1
+
+
+@case(t(2, 4, 6, 6), forms=("",))
+def used_by_a_write(x):
+    a = torch.cumsum(x, 1)
+    a.add_(1)
+    return x + 1
+
+
 class Network(torch.nn.Module):
     def __init__(self):
         super().__init__()

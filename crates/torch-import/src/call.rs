@@ -14,6 +14,15 @@ pub(crate) type Refused<T> = Result<T, String>;
 const PLACEMENT: &[&str] =
     &["device", "layout", "pin_memory", "memory_format", "non_blocking", "requires_grad"];
 
+/// In-place forms that Python's operators call, with their functional forms.
+const DUNDER_IN_PLACE: &[(&str, &str)] = &[
+    ("__iand__", "__and__"),
+    ("__ior__", "__or__"),
+    ("__ixor__", "__xor__"),
+    ("__ilshift__", "__lshift__"),
+    ("__irshift__", "__rshift__"),
+];
+
 /// Most arguments of a call; the read record is a bit set.
 const MAX_ARGUMENTS: usize = 64;
 
@@ -24,7 +33,7 @@ pub(crate) struct Call<'p> {
     pub name: &'p str,
     /// `aten`, `_c10d_functional`, ...
     pub namespace: &'p str,
-    /// Op name without the trailing `_` of the in-place form.
+    /// Op name; of the in-place form, that of the functional one.
     pub op: &'p str,
     /// Overload, `default` if there is only one.
     pub overload: &'p str,
@@ -42,13 +51,10 @@ impl<'p> Call<'p> {
         let namespace = parts.next().unwrap_or("");
         let op = parts.next().unwrap_or("");
         let overload = parts.next().unwrap_or("default");
-        // `__and__` and the like end in underscores but are not in place.
-        let functional = match op {
-            "__iand__" => Some("__and__"),
-            "__ior__" => Some("__or__"),
-            "__ixor__" => Some("__xor__"),
-            _ => op.strip_suffix('_').filter(|o| !o.is_empty() && !op.starts_with("__")),
-        };
+        // `__and__` and the like end in underscores but are not in place; `__iand__` is.
+        let dunder = DUNDER_IN_PLACE.iter().find(|(i, _)| *i == op).map(|(_, functional)| *functional);
+        let suffixed = op.strip_suffix('_').filter(|o| !o.is_empty() && !op.starts_with("__"));
+        let functional = dunder.or(suffixed);
         let first_output = node.outputs.first().and_then(|o| match o {
             Argument::Tensor(n) => Some(n.as_ref()),
             Argument::Tensors(v) => v.first().map(Text::as_ref),
@@ -152,6 +158,16 @@ impl<'p> Call<'p> {
             Some(Argument::Float(x)) => Ok(Some(*x)),
             Some(Argument::Int(i)) => Ok(Some(*i as f64)),
             Some(other) => self.wrong(name, "a float", other),
+        }
+    }
+
+    /// Optional floats; integers count.
+    pub fn opt_floats(&self, name: &str) -> Refused<Option<Vec<f64>>> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Argument::Floats(v)) => Ok(Some(v.clone())),
+            Some(Argument::Ints(v)) => Ok(Some(v.iter().map(|i| *i as f64).collect())),
+            Some(other) => self.wrong(name, "floats", other),
         }
     }
 

@@ -346,9 +346,14 @@ pub(crate) fn number_for(dtype: DType, s: Scalar) -> Scalar {
         (d, s) if d.is_float() => Scalar::Float(s.as_f64()),
         (DType::Bool, s) => Scalar::Bool(s.as_f64() != 0.0),
         (_, Scalar::Bool(b)) => Scalar::Int(i64::from(b)),
+        // Schemas with a float argument give 7.0 for an integer tensor too.
+        (_, Scalar::Float(x)) if x.fract() == 0.0 && x.abs() <= EXACT_INTEGERS => Scalar::Int(x as i64),
         (_, s) => s,
     }
 }
+
+/// Up to here every integer is an f64.
+const EXACT_INTEGERS: f64 = 9_007_199_254_740_992.0;
 
 /// The number rounded to a type, as torch does where it turns a number into a tensor before it computes.
 pub(crate) fn rounded(dtype: DType, s: Scalar) -> Scalar {

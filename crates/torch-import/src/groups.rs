@@ -10,10 +10,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use serde::Deserialize;
 use shardweld_ir::{AxisId, Group, Mesh};
 
-use crate::error::ImportError;
+pub use crate::side_file::{GroupEntry, PublicTensor};
+use crate::{
+    error::ImportError,
+    side_file::{SideFile, Table, axis_name, bad},
+};
 
 /// Most bytes of a side file that are read.
 pub const MAX_SIDE_FILE_BYTES: u64 = 64 << 20;
@@ -21,81 +24,18 @@ pub const MAX_SIDE_FILE_BYTES: u64 = 64 << 20;
 /// Name of the only axis where the side file gives a world size and no mesh.
 pub const FLAT_AXIS: &str = "world";
 
-/// A group as one rank's table defines it.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct GroupEntry {
-    /// Global ranks in group order.
-    pub ranks: Vec<u32>,
-    /// What torch calls it, such as `mesh_cp`; empty if not given.
-    #[serde(default)]
-    pub desc: String,
-    /// Position of the table's rank in `ranks`, checked if given.
-    #[serde(default)]
-    this_rank_in_group: Option<u32>,
-}
-
-/// A name, and the shape if it is given, of a program input or output.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub struct PublicTensor {
-    /// Public name.
-    pub name: String,
-    /// Local shape, checked if given.
-    #[serde(default)]
-    pub shape: Option<Vec<u64>>,
-}
-
-type Table = BTreeMap<String, GroupEntry>;
-
-#[derive(Deserialize)]
-struct SideFile {
-    #[serde(default)]
-    world_size: Option<u32>,
-    #[serde(default)]
-    rank: Option<u32>,
-    #[serde(default)]
-    mesh: Option<MeshForm>,
-    #[serde(default)]
-    groups_of_this_rank: Option<Table>,
-    #[serde(default)]
-    groups: Option<BTreeMap<u32, Table>>,
-    #[serde(default)]
-    inputs: Option<Vec<PublicTensor>>,
-    #[serde(default)]
-    outputs: Option<Vec<PublicTensor>>,
-}
-
-#[derive(Deserialize)]
-struct MeshForm {
-    shape: Vec<u32>,
-    #[serde(default)]
-    dim_names: Option<Vec<String>>,
-    /// Where the file's rank stands, checked if given.
-    #[serde(default)]
-    coordinate: Option<Coordinate>,
-}
-
-/// A rank's place in the mesh: by axis name, or in the order of the axes.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
-enum Coordinate {
-    Named(BTreeMap<String, u32>),
-    Listed(Vec<u32>),
-}
-
 /// Mesh, group tables and public names, from one or more side files.
 #[derive(Clone, Debug)]
 pub struct Groups {
     file: PathBuf,
+    /// The rank that the file says it is of.
+    rank: Option<u32>,
     mesh: Mesh,
     tables: BTreeMap<u32, Table>,
     /// Public names of the inputs, in order, if the side file has them.
     pub inputs: Option<Vec<PublicTensor>>,
     /// Public names of the outputs, in order, if the side file has them.
     pub outputs: Option<Vec<PublicTensor>>,
-}
-
-fn bad(file: &Path, reason: impl Into<String>) -> ImportError {
-    ImportError::Groups { file: file.into(), reason: reason.into() }
 }
 
 impl Groups {
@@ -105,8 +45,14 @@ impl Groups {
     /// If a file cannot be read, two files contradict each other, or a table is inconsistent.
     pub fn read<P: AsRef<Path>>(paths: &[P]) -> Result<Groups, ImportError> {
         let mut all: Option<Groups> = None;
+        let mut of_rank: BTreeMap<u32, &Path> = BTreeMap::new();
         for p in paths {
             let one = Groups::read_one(p.as_ref())?;
+            let before = one.rank.and_then(|r| Some((r, of_rank.insert(r, p.as_ref())?)));
+            if let Some((rank, other)) = before {
+                let reason = format!("`rank` is {rank}, as in {}; each file is of one rank", other.display());
+                return Err(bad(p.as_ref(), reason));
+            }
             match &mut all {
                 None => all = Some(one),
                 Some(g) => g.merge(one)?,
@@ -132,20 +78,18 @@ impl Groups {
     /// # Errors
     /// If it is not of the documented form or inconsistent.
     pub fn from_json(path: &Path, text: &[u8]) -> Result<Groups, ImportError> {
-        let side: SideFile =
-            serde_json::from_slice(text).map_err(|e| bad(path, format!("not a groups side file: {e}")))?;
+        let side = SideFile::parse(path, text)?;
+        let rank = side.rank;
         let mut tables = side.groups.unwrap_or_default();
         if let Some(table) = side.groups_of_this_rank {
-            let rank = side.rank.ok_or_else(|| bad(path, "`groups_of_this_rank` without `rank`"))?;
+            let rank = rank.ok_or_else(|| bad(path, "`groups_of_this_rank` without `rank`"))?;
             tables.insert(rank, table);
         }
         if tables.is_empty() {
             return Err(bad(path, "neither `groups` (rank, then group name) nor `groups_of_this_rank`"));
         }
-        let coordinate = side.mesh.as_ref().and_then(|m| m.coordinate.clone());
-        let names = side.mesh.as_ref().and_then(|m| m.dim_names.clone());
         let mesh = match side.mesh {
-            Some(form) => form.mesh(path)?,
+            Some(form) => form.mesh(path, rank)?,
             None => {
                 let world =
                     side.world_size.ok_or_else(|| bad(path, "neither `mesh` nor `world_size` is given"))?;
@@ -157,12 +101,9 @@ impl Groups {
             return Err(bad(path, format!("`world_size` is {w}, the mesh {mesh} has {world} ranks")));
         }
         for (&rank, table) in &tables {
-            check_table(path, rank, table, world)?;
+            check_table(path, rank, table, &mesh)?;
         }
-        if let (Some(found), Some(rank)) = (coordinate, side.rank.filter(|r| *r < world)) {
-            check_coordinate(path, rank, &found, names.as_deref(), &mesh)?;
-        }
-        Ok(Groups { file: path.into(), mesh, tables, inputs: side.inputs, outputs: side.outputs })
+        Ok(Groups { file: path.into(), rank, mesh, tables, inputs: side.inputs, outputs: side.outputs })
     }
 
     fn merge(&mut self, other: Groups) -> Result<(), ImportError> {
@@ -185,6 +126,26 @@ impl Groups {
                 ));
             }
             self.tables.insert(rank, table);
+        }
+        let file = &self.file;
+        for (what, mine, others) in
+            [("inputs", &mut self.inputs, other.inputs), ("outputs", &mut self.outputs, other.outputs)]
+        {
+            match (mine, others) {
+                (Some(mine), Some(others)) if *mine != others => {
+                    let at = mine.iter().zip(&others).take_while(|(a, b)| a == b).count();
+                    let shown = |v: &[PublicTensor]| v.get(at).map_or("nothing".into(), |t| t.to_string());
+                    let reason = format!(
+                        "number {at} of the {what} is {}, but {} has {}; all ranks have the same",
+                        shown(&others),
+                        file.display(),
+                        shown(mine)
+                    );
+                    return Err(bad(&other.file, reason));
+                }
+                (mine @ None, others) => *mine = others,
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -265,7 +226,7 @@ impl Groups {
     fn group_of(&self, name: &str, rank: u32, entry: &GroupEntry) -> Result<Group, ImportError> {
         let mesh = &self.mesh;
         if let [_] = entry.ranks.as_slice() {
-            let axis = entry.desc.strip_prefix("mesh_").and_then(|n| mesh.axis(n));
+            let axis = entry.desc.strip_prefix("mesh_").and_then(|n| mesh.axis(&axis_name(n)));
             return Ok(Group::Axes(axis.into_iter().collect()));
         }
         let varying: Vec<AxisId> = (0..mesh.axes().len() as u32)
@@ -310,21 +271,8 @@ impl Groups {
     }
 }
 
-impl MeshForm {
-    fn mesh(self, path: &Path) -> Result<Mesh, ImportError> {
-        let names =
-            self.dim_names.unwrap_or_else(|| (0..self.shape.len()).map(|i| format!("axis{i}")).collect());
-        if names.len() != self.shape.len() {
-            return Err(bad(
-                path,
-                format!("the mesh has {} sizes and {} names", self.shape.len(), names.len()),
-            ));
-        }
-        Mesh::new(names.into_iter().zip(self.shape)).map_err(|e| bad(path, e.to_string()))
-    }
-}
-
-fn check_table(path: &Path, rank: u32, table: &Table, world: u32) -> Result<(), ImportError> {
+fn check_table(path: &Path, rank: u32, table: &Table, mesh: &Mesh) -> Result<(), ImportError> {
+    let world = mesh.world_size();
     if rank >= world {
         return Err(bad(path, format!("a table for rank {rank}, but there are {world} ranks")));
     }
@@ -347,36 +295,17 @@ fn check_table(path: &Path, rank: u32, table: &Table, world: u32) -> Result<(), 
                 "`this_rank_in_group` is {p}, but rank {rank} stands at position {position}"
             ));
         }
+        // Rank 0 has the same coordinates in every order of the ranks, so its groups must tell.
+        let axis = e.desc.strip_prefix("mesh_").and_then(|n| mesh.axis(&axis_name(n)));
+        let members = axis.map(|a| Group::Axes(vec![a]).members(mesh, rank)).unwrap_or_default();
+        if members.len() == e.ranks.len() && members != e.ranks {
+            return fail(format!(
+                "`{}` has the members {members:?} where ranks are row-major in the mesh {mesh}; other meshes are not supported",
+                e.desc
+            ));
+        }
     }
     Ok(())
-}
-
-/// Ranks are laid out with the last axis varying fastest; a mesh laid out otherwise would give `{axis}` patterns the wrong files.
-fn check_coordinate(
-    path: &Path,
-    rank: u32,
-    found: &Coordinate,
-    names: Option<&[String]>,
-    mesh: &Mesh,
-) -> Result<(), ImportError> {
-    let expected = mesh.coordinates(rank);
-    let same = match found {
-        Coordinate::Listed(at) => *at == expected,
-        Coordinate::Named(at) => {
-            let names = names.unwrap_or_default();
-            at.len() == expected.len() && names.iter().zip(&expected).all(|(n, e)| at.get(n) == Some(e))
-        }
-    };
-    if same {
-        return Ok(());
-    }
-    Err(bad(
-        path,
-        format!(
-            "`coordinate` of rank {rank} is {found:?}, but in the mesh {mesh} it stands at {expected:?}; ranks must be laid \
-             out with the last axis varying fastest"
-        ),
-    ))
 }
 
 /// The mesh that the groups called `mesh_AXIS` span, if that is unambiguous; one flat axis if there are none.
@@ -428,7 +357,7 @@ fn infer_mesh(path: &Path, world: u32, tables: &BTreeMap<u32, Table>) -> Result<
             format!("no group is called `mesh_...` for the last axis, of size {expected}: give `mesh`"),
         ));
     }
-    Mesh::new(sorted.into_iter().map(|(n, (s, _))| (n, s))).map_err(|e| bad(path, e.to_string()))
+    Mesh::new(sorted.into_iter().map(|(n, (s, _))| (axis_name(n), s))).map_err(|e| bad(path, e.to_string()))
 }
 
 /// All orders of a few axes; meshes have a handful, above 5 only the given order is tried.
@@ -538,16 +467,6 @@ mod tests {
     }
 
     #[test]
-    fn a_coordinate_that_is_not_row_major_was_ignored() {
-        let at = |c: &str| read(&RANK_FORM.replace(r#""tp"]}"#, &format!(r#""tp"], "coordinate": {c}}}"#)));
-        assert!(at(r#"{"cp": 0, "tp": 1}"#).is_ok() && at("[0, 1]").is_ok());
-        for wrong in [r#"{"cp": 1, "tp": 0}"#, r#"{"cp": 0}"#, r#"{"cp": 0, "zz": 1}"#, "[1, 0]", "[0]"] {
-            let e = at(wrong).unwrap_err().to_string();
-            assert!(e.contains("rank 1") && e.contains("[0, 1]"), "{e}");
-        }
-    }
-
-    #[test]
     fn ranks_that_contradict_each_other_are_refused() {
         let json =
             r#"{"world_size": 2, "groups": {"0": {"a": {"ranks": [0,1]}}, "1": {"a": {"ranks": [1,0]}}}}"#;
@@ -560,5 +479,115 @@ mod tests {
         assert!(read(&RANK_FORM.replace(r#""world_size": 8"#, r#""world_size": 4"#)).is_err());
         assert!(read(r#"{"groups": {}}"#).is_err());
         assert!(read("[").is_err());
+    }
+
+    /// Rank 2 of the mesh `[[0, 2], [1, 3]]`.
+    const COLUMNS: &str = r#"{"world_size": 4, "rank": 2, "mesh": {"shape": [2, 2], "dim_names": ["dp", "tp"], "coordinate": {"dp": 0, "tp": 1}},
+        "groups_of_this_rank": {"0": {"ranks": [0,1,2,3]}}}"#;
+
+    #[test]
+    fn a_coordinate_that_is_not_row_major_was_ignored() {
+        for form in [COLUMNS.to_owned(), COLUMNS.replace(r#"{"dp": 0, "tp": 1}"#, "[0, 1]")] {
+            let e = read(&form).unwrap_err().to_string();
+            for word in ["side.json", "rank 2", "[0, 1]", "[1, 0]"] {
+                assert!(e.contains(word), "`{word}` is not in: {e}");
+            }
+        }
+        for good in [r#"{"dp": 1, "tp": 0}"#, r#"{"dp": 1, "tp": 0, "pp": 0}"#, "[1, 0]", "null"] {
+            read(&COLUMNS.replace(r#"{"dp": 0, "tp": 1}"#, good)).unwrap();
+        }
+        for bad in [r#"{"dp": 1}"#, r#"{"dp": 1, "tp": 0, "pp": 1}"#, "[1]", r#"{"dp": 1, "pp": 0}"#] {
+            let e = read(&COLUMNS.replace(r#"{"dp": 0, "tp": 1}"#, bad)).unwrap_err().to_string();
+            assert!(e.contains("`mesh.coordinate` of rank 2") && e.contains("[1, 0]"), "{e}");
+        }
+        let e = read(&COLUMNS.replace(r#""rank": 2, "#, "")).unwrap_err().to_string();
+        assert!(e.contains("without `rank`"), "{e}");
+    }
+
+    #[test]
+    fn rank_0_alone_shows_a_mesh_that_is_not_row_major() {
+        let table = |dp: &str| {
+            let groups = format!(r#"{{"1": {{"ranks": {dp}, "desc": "mesh_dp"}}}}"#);
+            let mesh = r#"{"shape": [2, 2], "dim_names": ["dp", "tp"], "coordinate": {"dp": 0, "tp": 0}}"#;
+            read(&format!(r#"{{"rank": 0, "mesh": {mesh}, "groups_of_this_rank": {groups}}}"#))
+        };
+        let e = table("[0, 1]").unwrap_err().to_string();
+        assert!(e.contains("`mesh_dp`") && e.contains("[0, 2]") && e.contains("row-major"), "{e}");
+        table("[0, 2]").unwrap();
+    }
+
+    /// Two side files of one rank's form, read together.
+    fn two(first: &str, second: &str) -> Result<Groups, ImportError> {
+        let folder = tempfile::tempdir().unwrap();
+        let files = [folder.path().join("first.json"), folder.path().join("second.json")];
+        std::fs::write(&files[0], first).unwrap();
+        std::fs::write(&files[1], second).unwrap();
+        Groups::read(&files)
+    }
+
+    fn of_rank(rank: u32, rest: &str) -> String {
+        format!(
+            r#"{{"world_size": 2, "rank": {rank}, "groups_of_this_rank": {{"0": {{"ranks": [0, 1]}}}}{rest}}}"#
+        )
+    }
+
+    #[test]
+    fn two_files_of_one_rank_are_refused_by_their_rank() {
+        let e = two(&of_rank(0, ""), &of_rank(0, "")).unwrap_err().to_string();
+        assert!(e.contains("second.json: `rank` is 0") && e.contains("first.json"), "{e}");
+        two(&of_rank(0, ""), &of_rank(1, "")).unwrap();
+    }
+
+    #[test]
+    fn names_that_differ_between_the_ranks_are_refused() {
+        let named = |rank, name: &str| of_rank(rank, &format!(r#", "inputs": [{{"name": "{name}"}}]"#));
+        let e = two(&named(0, "x"), &named(1, "y")).unwrap_err().to_string();
+        assert!(e.contains("second.json: number 0 of the inputs is `y`") && e.contains("has `x`"), "{e}");
+        let longer = of_rank(1, r#", "inputs": [{"name": "x"}, {"name": "z"}]"#);
+        let e = two(&named(0, "x"), &longer).unwrap_err().to_string();
+        assert!(e.contains("number 1") && e.contains("`z`") && e.contains("nothing"), "{e}");
+        let g = two(&of_rank(0, ""), &named(1, "x")).unwrap();
+        assert_eq!(g.inputs.unwrap()[0].name, "x");
+        two(&named(0, "x"), &named(1, "x")).unwrap();
+    }
+
+    #[test]
+    fn axis_names_that_the_ir_cannot_hold_are_mapped() {
+        let named = |a: &str, b: &str| {
+            read(&format!(
+                r#"{{"rank": 0, "mesh": {{"shape": [2, 2], "dim_names": ["{a}", "{b}"], "coordinate": {{"{a}": 0, "{b}": 0}}}},
+                "groups_of_this_rank": {{"1": {{"ranks": [0], "desc": "mesh_{a}"}}}}}}"#
+            ))
+        };
+        let mesh = Mesh::new([("dp_cp", 2), ("t_p__", 2)]).unwrap();
+        assert_eq!(named("dp-cp", "t p.é").unwrap().mesh(), &mesh);
+        let e = named("a-b", "a.b").unwrap_err().to_string();
+        assert!(e.contains("`a-b`") && e.contains("`a.b`") && e.contains("`a_b`"), "{e}");
+        let e = named("", "tp").unwrap_err().to_string();
+        assert!(e.contains("empty") && !e.contains("letters"), "{e}");
+        let e = named("tp", "tp").unwrap_err().to_string();
+        assert!(e.contains("two axes are called `tp`"), "{e}");
+    }
+
+    #[test]
+    fn arrays_in_place_of_objects_are_refused_by_their_place() {
+        let of = |groups: &str, inputs: &str| {
+            let e = read(&format!(r#"{{"world_size": 2, "groups": {groups}, "inputs": {inputs}}}"#));
+            e.err().map(|e| e.to_string()).unwrap_or_default()
+        };
+        let good = r#"{"0": {"a": {"ranks": [0, 1]}}}"#;
+        assert_eq!(of(good, r#"[{"name": "x"}]"#), "");
+        for (groups, inputs, place) in [
+            (r#"{"0": {"a": [[0, 1]]}}"#, "[]", "`groups.0.a` is an array"),
+            (r#"{"0": [0, 1]}"#, "[]", "`groups.0` is an array"),
+            ("[]", "[]", "`groups` is an array"),
+            (good, r#"[["x", [2]]]"#, "`inputs.0` is an array"),
+            (good, r#"{"x": 1}"#, "`inputs` is an object"),
+        ] {
+            let e = of(groups, inputs);
+            assert!(e.contains(place), "`{place}` is not in: {e}");
+        }
+        assert!(read("[]").unwrap_err().to_string().contains("the file is an array"));
+        assert!(read("3").unwrap_err().to_string().contains("the file is a number"));
     }
 }

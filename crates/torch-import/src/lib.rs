@@ -14,10 +14,13 @@
 //! |---|---|
 //! | [`archive`] | the zip archive or bare JSON, read within limits |
 //! | [`schema`] | the JSON, by field name |
-//! | [`groups`] | the side file: mesh, group names, public names |
+//! | `side_file` | the side file's JSON form |
+//! | [`groups`] | its meaning: mesh, group names, public names |
 //! | `call`, `promote`, `context` | arguments with defaults, torch's type promotion, building blocks |
 //! | `ops` | what each op means, one file per family |
 //! | `alias` | views and in-place writes |
+//! | `higher_order` | regions that torch wraps in an op of their own, inlined |
+//! | `liveness` | which nodes a program can do without |
 //! | `program` | one file to a functional list of IR ops, checked against the recorded types |
 //! | `weights` | where parameters lie |
 //! | `identity` | which ranks hold the same data for a weight |
@@ -26,7 +29,8 @@
 //!
 //! What every import guarantees: each node's computed type is the one that torch recorded; each argument of each call was read by its
 //! handler; writes in place (to slices and other views too) are part of the result; a node that cannot be imported is refused by name,
-//! all of them at once. Refused throughout: symbolic sizes, control flow and other higher-order ops, effects on inputs or weights, shapes
+//! all of them at once. Dropped: unsupported pure ops whose results nobody uses. Refused
+//! throughout: symbolic sizes, higher-order ops other than `no_grad` regions and regions with autocast off, effects on inputs or weights, shapes
 //! that depend on data, uneven all-to-all, pickled weights.
 //!
 //! Numbers with f16 and bf16 tensors follow torch's CPU kernels: unrounded (f32) in `mul` and `div`, rounded to the tensor's type first in
@@ -40,12 +44,15 @@ mod call;
 mod context;
 mod error;
 pub mod groups;
+mod higher_order;
 mod identity;
+mod liveness;
 pub mod load;
 mod ops;
 mod program;
 mod promote;
 pub mod schema;
+mod side_file;
 mod ssa;
 mod unify;
 mod weights;

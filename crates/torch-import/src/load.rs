@@ -14,6 +14,7 @@ use crate::{
     error::ImportError,
     groups::{Groups, PublicTensor},
     program::{self, Program},
+    side_file::dtype_named,
     ssa::{Ssa, Val},
     unify::unify,
     weights::Payloads,
@@ -146,6 +147,19 @@ fn public_names(
                     g.shape.as_deref().unwrap_or_default(),
                     ssa.ty(*v).shape
                 ));
+            }
+            let element = ssa.ty(*v).dtype;
+            match g.dtype.as_deref().map(|d| (d, dtype_named(d))) {
+                Some((d, None)) => {
+                    return bad(format!("`{}` of the {what} has the unknown element type `{d}`", g.name));
+                }
+                Some((d, Some(t))) if t != element => {
+                    return bad(format!(
+                        "`{}` of the {what} has element type {d}, `{name}` of the graph has {element}",
+                        g.name
+                    ));
+                }
+                _ => {}
             }
         }
         return Ok(given.iter().map(|g| g.name.clone()).collect());

@@ -12,6 +12,7 @@ mod matmul;
 mod normalise;
 mod pointwise;
 mod reduce;
+mod resample;
 mod view;
 
 use crate::{
@@ -35,6 +36,7 @@ const ATEN: &[Family] = &[
     index::convert,
     convolution::convert,
     einsum::convert,
+    resample::convert,
 ];
 
 /// Converts one call. `Err` says why not.

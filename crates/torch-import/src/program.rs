@@ -10,14 +10,18 @@ use rustc_hash::FxHashMap;
 use shardweld_ir::{Mesh, Op, TensorType, WeightId, WeightView};
 
 use crate::{
-    alias::Aliases,
+    alias::{Aliases, TensorId},
     archive::{Archive, Entry},
     call::{Call, Refused},
     context::{Binding, Cx, Out, recorded_type},
     error::{ImportError, Refusal},
     groups::Groups,
+    higher_order::HIGHER_ORDER,
+    liveness::live,
     ops,
-    schema::{Argument, ExportedProgram, InputSpec, OutputSpec, SCHEMA_MAJOR, SymInt, TensorMeta, Text},
+    schema::{
+        Argument, ExportedProgram, InputSpec, Node, OutputSpec, SCHEMA_MAJOR, SymInt, TensorMeta, Text,
+    },
     ssa::{Ssa, Val},
     weights::Payloads,
 };
@@ -95,10 +99,13 @@ pub(crate) fn convert(
     for spec in &program.graph_module.signature.input_specs {
         conversion.input(spec, payloads)?;
     }
-    for node in &graph.nodes {
-        conversion.node(&Call::new(node));
-    }
-    let outputs = conversion.outputs(&program.graph_module.signature.output_specs);
+    let specs = &program.graph_module.signature.output_specs;
+    let returned = specs.iter().filter_map(|s| match s {
+        OutputSpec::User(a) => Some(a),
+        OutputSpec::Other(_) => None,
+    });
+    conversion.nodes(&graph.nodes, graph.outputs.iter().chain(returned));
+    let outputs = conversion.outputs(specs);
     let Conversion { cx, refusals, inputs, weights } = conversion;
     if !refusals.is_empty() {
         return Err(ImportError::Refused { file: file.into(), refusals });
@@ -114,8 +121,9 @@ pub(crate) fn convert(
     })
 }
 
-struct Conversion<'p> {
-    cx: Cx<'p>,
+/// The conversion of one file.
+pub(crate) struct Conversion<'p> {
+    pub(crate) cx: Cx<'p>,
     refusals: Vec<Refusal>,
     inputs: Vec<(String, Val)>,
     weights: Vec<ProgramWeight>,
@@ -179,7 +187,14 @@ impl<'p> Conversion<'p> {
         Ok(())
     }
 
-    fn node(&mut self, call: &Call<'p>) {
+    /// Converts nodes in order, of which the values `kept` are used afterwards.
+    pub(crate) fn nodes(&mut self, nodes: &'p [Node<'p>], kept: impl Iterator<Item = &'p Argument<'p>>) {
+        for (node, live) in nodes.iter().zip(live(nodes, kept)) {
+            self.node(&Call::new(node), live);
+        }
+    }
+
+    fn node(&mut self, call: &Call<'p>, live: bool) {
         self.cx.ssa.begin(call.name);
         let names = output_names(call);
         let result = match &names {
@@ -187,6 +202,18 @@ impl<'p> Conversion<'p> {
             Err(e) => Err(e.clone()),
         };
         if let Err(reason) = result {
+            if !live {
+                tracing::debug!(
+                    node = call.name,
+                    op = call.target(),
+                    reason,
+                    "dropped: nobody uses its results"
+                );
+                for name in names.unwrap_or_default().into_iter().flatten() {
+                    self.cx.names.insert(name, Binding::Unusable(String::new()));
+                }
+                return;
+            }
             self.refuse(call.name, &call.target(), reason);
             // A stand-in of the recorded type lets the rest be looked at, so that all refusals are found at once.
             for name in names.unwrap_or_default().into_iter().flatten() {
@@ -203,6 +230,10 @@ impl<'p> Conversion<'p> {
     }
 
     fn convert_node(&mut self, call: &Call<'p>, names: &[Option<&'p str>]) -> Refused<()> {
+        if call.namespace == HIGHER_ORDER {
+            let results = self.inline(call)?;
+            return self.bind_all(results, names);
+        }
         let out = ops::convert(&mut self.cx, call)?;
         let out = if call.in_place { self.cx.written(call, out)? } else { out };
         let tensors = match out {
@@ -220,6 +251,10 @@ impl<'p> Conversion<'p> {
                 return Ok(());
             }
         };
+        self.bind_all(tensors, names)
+    }
+
+    fn bind_all(&mut self, tensors: Vec<TensorId>, names: &[Option<&'p str>]) -> Refused<()> {
         if tensors.len() != names.len() {
             return Err(format!("has {} results, the graph records {}", tensors.len(), names.len()));
         }
@@ -240,7 +275,7 @@ impl<'p> Conversion<'p> {
     }
 
     /// The import stands or falls with agreeing to torch on every type.
-    fn check(&self, name: &str, value: Val) -> Refused<()> {
+    pub(crate) fn check(&self, name: &str, value: Val) -> Refused<()> {
         let (found, expected) = (self.cx.ty(value), self.recorded(name)?);
         if *found != expected {
             return Err(format!("`{name}` is recorded as {expected}, but its meaning gives {found}"));
@@ -279,7 +314,7 @@ impl<'p> Conversion<'p> {
 
 impl<'p> Cx<'p> {
     /// Writes a value to a tensor, cast and broadcast to its type as torch's in-place ops do.
-    pub(crate) fn write(&mut self, tensor: crate::alias::TensorId, value: Val) -> Refused<()> {
+    pub(crate) fn write(&mut self, tensor: TensorId, value: Val) -> Refused<()> {
         let old = self.read(tensor)?;
         let (dtype, dims) = (self.dtype(old), self.dims(old));
         let value = self.cast(value, dtype)?;

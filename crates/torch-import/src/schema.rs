@@ -50,7 +50,7 @@ pub struct GraphModule<'a> {
 }
 
 /// Nodes and values.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Graph<'a> {
     /// Arguments of the graph, in the order of the signature.
     #[serde(default, borrow)]
@@ -70,7 +70,7 @@ pub struct Graph<'a> {
 }
 
 /// A call of one op.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Node<'a> {
     /// `torch.ops.NAMESPACE.OP.OVERLOAD`.
     #[serde(borrow)]
@@ -87,7 +87,7 @@ pub struct Node<'a> {
 }
 
 /// An argument of a call.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct NamedArgument<'a> {
     /// Name in the op schema.
     #[serde(borrow)]
@@ -95,10 +95,31 @@ pub struct NamedArgument<'a> {
     /// Value.
     #[serde(borrow)]
     pub arg: Argument<'a>,
+    /// 1 positional, 2 by keyword; older versions lack it.
+    #[serde(default)]
+    pub kind: Option<u8>,
+}
+
+/// A graph that a higher-order op runs.
+#[derive(Clone, PartialEq, Deserialize)]
+pub struct Subgraph<'a> {
+    /// Name of the submodule.
+    #[serde(borrow)]
+    pub name: Text<'a>,
+    /// Its graph, with names of its own.
+    #[serde(borrow)]
+    pub graph: Graph<'a>,
+}
+
+/// The name only: messages show arguments.
+impl fmt::Debug for Subgraph<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`", self.name)
+    }
 }
 
 /// Type and layout of a tensor.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct TensorMeta {
     /// torch's number of the element type; see [`scalar_type_name`].
     pub dtype: i64,
@@ -162,6 +183,8 @@ pub enum Argument<'a> {
     Placement,
     /// A number that depends on symbols.
     Symbolic(String),
+    /// A graph that the op runs.
+    Graph(Box<Subgraph<'a>>),
     /// A member that the importer does not know, by its name.
     Other(String),
 }
@@ -322,6 +345,7 @@ union!(Argument, "argument", |key, map| match key.as_ref() {
     "as_bools" => map.next_value::<Option<Vec<bool>>>()?.map(Argument::Bools),
     "as_string" => map.next_value::<Option<Key<'de>>>()?.map(|k| Argument::Str(k.0)),
     "as_scalar_type" => map.next_value::<Option<i64>>()?.map(Argument::ScalarType),
+    "as_graph" => map.next_value::<Option<Subgraph<'de>>>()?.map(|g| Argument::Graph(Box::new(g))),
     "as_layout" | "as_device" | "as_memory_format" =>
         map.next_value::<Option<IgnoredAny>>()?.map(|_| Argument::Placement),
     "as_sym_int" | "as_sym_float" | "as_sym_bool" => map.next_value::<Option<Symbolic>>()?.map(|s| match s {

@@ -111,6 +111,61 @@ fn network() {
     agrees("network", true);
 }
 
+#[test]
+fn regions_without_gradients_or_autocast_are_inlined() {
+    agrees("regions", false);
+}
+
+#[test]
+fn a_region_with_autocast_is_refused() {
+    refused(
+        import("autocast.model.json.gz"),
+        &["wrap_with_autocast", "autocast is on", "run_decompositions({})"],
+    );
+}
+
+#[test]
+fn resampling_by_whole_factors() {
+    // The core form gathers with index tensors instead.
+    for form in ["", ".functional"] {
+        let bad = differences("resampled", &format!("resampled{form}.model.json.gz"));
+        assert!(bad.is_empty(), "{}", bad.join("\n"));
+    }
+}
+
+#[test]
+fn resampling_by_other_factors_is_refused() {
+    let words =
+        ["4 nodes", "6 pixels to 9 by 1.5", "6 pixels to 9;", "6 pixels to 3", "not each pixel 41 times"];
+    refused(import("resampled_unevenly.model.json.gz"), &words);
+}
+
+/// Padding `valid` is the default that an export leaves out, a pad value is a float whatever the tensor, and `|=` is in place.
+#[test]
+fn defaults_and_operators_that_were_refused() {
+    agrees("defaults_and_operators", false);
+}
+
+#[test]
+fn in_place_operators_that_are_not_supported_are_refused_by_name() {
+    refused(import("shift_in_place.model.json.gz"), &["aten.__ilshift__.Scalar", "not supported"]);
+}
+
+#[test]
+fn unsupported_ops_whose_results_nobody_uses_blocked_the_import() {
+    let found = ops(&import("unused.model.json.gz").unwrap());
+    assert_eq!(found, ["input", "add"]);
+}
+
+#[test]
+fn unsupported_ops_that_a_write_uses_are_refused() {
+    refused(import("used_by_a_write.model.json.gz"), &["1 node ", "cumsum"]);
+}
+
+fn ops(g: &Graph) -> Vec<&'static str> {
+    g.order().unwrap().into_iter().map(|id| g.node(id).op.name()).collect()
+}
+
 /// Exports of older versions of torch; what they compute did not change.
 #[test]
 fn older_versions_of_torch() {

@@ -237,6 +237,104 @@ fn an_argument_that_is_not_understood_is_refused() {
     refused(on_ranks(1, &[(p, vec![])]), &["`surprise`", "aten.neg.default"]);
 }
 
+/// An op that gives `z`, which nobody uses, before `y = neg(x)`.
+fn unused(target: &str, more: Value) -> Result<Graph, ImportError> {
+    let mut args = json!({"self": {"as_tensor": {"name": "x"}}});
+    args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    let neg = node("aten.neg.default", "y", json!({"self": {"as_tensor": {"name": "x"}}}));
+    let nodes = json!([node(target, "z", args), neg]);
+    on_ranks(1, &[(program(&[("x", &[2])], &[("y", &[2]), ("z", &[2])], nodes, &["y"]), vec![])])
+}
+
+#[test]
+fn only_pure_aten_ops_are_dropped_with_their_results() {
+    unused("aten.surprise.default", json!({})).unwrap();
+    // In place, unknown namespaces, collectives, and operands that are written though the name does not end in `_`.
+    for target in [
+        "aten.surprise_.default",
+        "mine.surprise.default",
+        "_c10d_functional.surprise.default",
+        "aten.__ilshift__.Tensor",
+    ] {
+        refused(unused(target, json!({})), &["node `z`", target]);
+    }
+    for written in ["out", "running_mean"] {
+        let e = unused("aten.surprise.default", json!({written: {"as_tensor": {"name": "x"}}}));
+        refused(e, &["node `z`", "aten.surprise.default"]);
+    }
+    let mut p: Value = serde_json::from_slice(&half(0, "aten.exp.default")).unwrap();
+    let effect = json!({"target": "torch.ops.aten.surprise.default", "inputs": [], "outputs": []});
+    p["graph_module"]["graph"]["nodes"].as_array_mut().unwrap().push(effect);
+    refused(on_ranks(1, &[(p.to_string().into_bytes(), vec![])]), &["aten.surprise.default"]);
+}
+
+/// `y = region(x)` where the region computes `op` of an input called `inner`.
+fn region(target: &str, settings: Value, op: &str, inner: &str, width: u64) -> Result<Graph, ImportError> {
+    let tensor = |n: &str| json!({"as_tensor": {"name": n}});
+    let body = node(op, "x", json!({"self": tensor(inner)}));
+    let mut whole: Value =
+        serde_json::from_slice(&program(&[(inner, &[width])], &[("x", &[2])], json!([body]), &[])).unwrap();
+    let mut graph = whole["graph_module"]["graph"].take();
+    graph["inputs"] = json!([tensor(inner)]);
+    graph["outputs"] = json!([tensor("x")]);
+    let mut args: Vec<Value> = settings.as_array().unwrap().clone();
+    args.push(json!({"as_graph": {"name": "part", "graph": graph}}));
+    args.push(tensor("x"));
+    let args: Vec<Value> = args.into_iter().map(|a| json!({"name": "", "arg": a})).collect();
+    let call = json!({"target": format!("torch.ops.higher_order.{target}"), "inputs": args, "outputs": [tensor("y")]});
+    // The outer `x` must still be the input after the region.
+    let after = node("aten.neg.default", "z", json!({"self": tensor("x")}));
+    on_ranks(
+        1,
+        &[(program(&[("x", &[2])], &[("y", &[2]), ("z", &[2])], json!([call, after]), &["y", "z"]), vec![])],
+    )
+}
+
+#[test]
+fn names_in_a_region_are_names_of_their_own() {
+    let grad = json!([{"as_bool": false}]);
+    let g = region("wrap_with_set_grad_enabled", grad.clone(), "aten.exp.default", "i", 2).unwrap();
+    g.verify().unwrap();
+    assert_eq!(ops(&g), ["input", "exp", "neg"]);
+    let neg = g.outputs()[1].value.node;
+    assert!(matches!(g.node(g.node(neg).operands[0].node).op, shardweld_ir::Op::Input { .. }));
+    // An op in the region is refused by its own name, a type that differs by the value's, and nothing else is said to be wrong.
+    refused(
+        region("wrap_with_set_grad_enabled", grad.clone(), "aten.sort.default", "i", 2),
+        &["1 node ", "aten.sort.default"],
+    );
+    refused(
+        region("wrap_with_set_grad_enabled", grad, "aten.exp.default", "i", 3),
+        &["`i` is recorded as f32[3]"],
+    );
+    refused(region("cond", json!([]), "aten.exp.default", "i", 2), &["higher_order.cond", "not supported"]);
+    let autocast =
+        |on: bool| json!([{"as_string": "cuda"}, {"as_none": true}, {"as_bool": on}, {"as_none": true}]);
+    region("wrap_with_autocast", autocast(false), "aten.exp.default", "i", 2).unwrap();
+    refused(region("wrap_with_autocast", autocast(true), "aten.exp.default", "i", 2), &["autocast is on"]);
+}
+
+/// `y = op(x)` on one rank whose side file has the given public inputs.
+fn public(inputs: &Value) -> Result<Graph, ImportError> {
+    let n = node("aten.neg.default", "y", json!({"self": {"as_tensor": {"name": "x"}}}));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("m.json");
+    fs::write(&file, program(&[("x", &[2])], &[("y", &[2])], json!([n]), &["y"])).unwrap();
+    let side = json!({"world_size": 1, "groups": {"0": {}}, "inputs": inputs}).to_string();
+    let groups = Groups::from_json(Path::new("side.json"), side.as_bytes())?;
+    load(&[Source::for_all(file)], Some(&groups), &WeightStore::new())
+}
+
+#[test]
+fn a_public_element_type_was_not_compared_with_the_graph() {
+    for good in ["float32", "torch.float32"] {
+        public(&json!([{"name": "in", "dtype": good}])).unwrap();
+    }
+    let e = public(&json!([{"name": "in", "dtype": "float16"}]));
+    refused(e, &["side.json", "`in`", "float16", "`x`", "f32"]);
+    refused(public(&json!([{"name": "in", "dtype": "quux"}])), &["side.json", "`in`", "`quux`"]);
+}
+
 /// x cut in two halves, one of which is used.
 fn half(start: i64, op: &str) -> Vec<u8> {
     let cut = json!({"self": {"as_tensor": {"name": "x"}}, "dim": {"as_int": 1}, "start": {"as_int": start}, "end": {"as_int": start + 4}});

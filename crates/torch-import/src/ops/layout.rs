@@ -199,7 +199,7 @@ impl Cx<'_> {
     }
 
     /// Repeats along a dimension: the whole (`a b a b`) or each element (`a a b b`).
-    fn repeated(&mut self, x: Val, dim: u32, times: i64, each: bool) -> Refused<Val> {
+    pub(super) fn repeated(&mut self, x: Val, dim: u32, times: i64, each: bool) -> Refused<Val> {
         let times = u64::try_from(times).map_err(|_| format!("repeats {times} times"))?;
         if times == 1 {
             return Ok(x);
