@@ -72,6 +72,8 @@ impl<'p> Cx<'p> {
     pub fn bound(&self, name: &str) -> Refused<TensorId> {
         match self.names.get(name) {
             Some(Binding::Tensor(t)) => Ok(*t),
+            // What follows from a refusal has no reason of its own.
+            Some(Binding::Unusable(why)) if why.is_empty() => Err(String::new()),
             Some(Binding::Unusable(why)) => Err(format!("uses `{name}`, {why}")),
             None => Err(format!("uses `{name}`, which no earlier node defines")),
         }

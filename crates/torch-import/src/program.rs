@@ -209,8 +209,10 @@ impl<'p> Conversion<'p> {
                     reason,
                     "dropped: nobody uses its results"
                 );
+                // Should anything use them after all, that is refused.
+                let why = format!("the result of {}: {reason}", call.target());
                 for name in names.unwrap_or_default().into_iter().flatten() {
-                    self.cx.names.insert(name, Binding::Unusable(String::new()));
+                    self.cx.names.insert(name, Binding::Unusable(why.clone()));
                 }
                 return;
             }

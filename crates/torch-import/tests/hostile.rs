@@ -268,6 +268,17 @@ fn only_pure_aten_ops_are_dropped_with_their_results() {
     refused(on_ranks(1, &[(p.to_string().into_bytes(), vec![])]), &["aten.surprise.default"]);
 }
 
+#[test]
+fn what_follows_from_a_refusal_was_refused_without_a_reason() {
+    let of = |n: &str| json!({"self": {"as_tensor": {"name": n}}});
+    let nodes = json!([node("aten.surprise.default", "z", of("x")), node("aten.neg.default", "y", of("z"))]);
+    let mut p: Value =
+        serde_json::from_slice(&program(&[("x", &[2])], &[("y", &[2]), ("z", &[2])], nodes, &["y"])).unwrap();
+    // A complex tensor, for which nothing can stand in.
+    p["graph_module"]["graph"]["tensor_values"]["z"]["dtype"] = json!(10);
+    refused(on_ranks(1, &[(p.to_string().into_bytes(), vec![])]), &["1 node ", "aten.surprise.default"]);
+}
+
 /// `y = region(x)` where the region computes `op` of an input called `inner`.
 fn region(target: &str, settings: Value, op: &str, inner: &str, width: u64) -> Result<Graph, ImportError> {
     let tensor = |n: &str| json!({"as_tensor": {"name": n}});
