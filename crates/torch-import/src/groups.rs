@@ -500,8 +500,20 @@ mod tests {
             let e = read(&COLUMNS.replace(r#"{"dp": 0, "tp": 1}"#, bad)).unwrap_err().to_string();
             assert!(e.contains("`mesh.coordinate` of rank 2") && e.contains("[1, 0]"), "{e}");
         }
-        let e = read(&COLUMNS.replace(r#""rank": 2, "#, "")).unwrap_err().to_string();
-        assert!(e.contains("without `rank`"), "{e}");
+        // Without a rank there is nothing to compare it with: the groups of all ranks are, below.
+        let tables = |dp: [[u32; 2]; 2]| {
+            let of = |r: u32| {
+                let members = dp.iter().find(|g| g.contains(&r)).unwrap();
+                format!(r#""{r}": {{"1": {{"ranks": {members:?}, "desc": "mesh_dp"}}}}"#)
+            };
+            let tables: Vec<String> = (0..4).map(of).collect();
+            let all = format!(r#""groups": {{{}}}}}"#, tables.join(","));
+            let (head, _) = COLUMNS.split_once(r#""groups_of_this_rank""#).unwrap();
+            read(&(head.replace(r#""rank": 2, "#, "") + &all))
+        };
+        tables([[0, 2], [1, 3]]).unwrap();
+        let e = tables([[0, 1], [2, 3]]).unwrap_err().to_string();
+        assert!(e.contains("`mesh_dp`") && e.contains("row-major"), "{e}");
     }
 
     #[test]

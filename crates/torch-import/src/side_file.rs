@@ -188,7 +188,8 @@ impl MeshForm {
         }
         let mesh = Mesh::new(names.iter().map(|n| axis_name(n)).zip(self.shape))
             .map_err(|e| bad(path, e.to_string()))?;
-        if let Some(given) = self.coordinate {
+        // Without a rank it says nothing; the members of the groups do.
+        if let (Some(given), Some(rank)) = (self.coordinate, rank) {
             check_coordinate(path, &mesh, &names, rank, given)?;
         }
         Ok(mesh)
@@ -200,10 +201,9 @@ fn check_coordinate(
     path: &Path,
     mesh: &Mesh,
     names: &[String],
-    rank: Option<u32>,
+    rank: u32,
     given: Coordinate,
 ) -> Result<(), ImportError> {
-    let rank = rank.ok_or_else(|| bad(path, "`mesh.coordinate` without `rank`"))?;
     if rank >= mesh.world_size() {
         return Err(bad(path, format!("`rank` is {rank}, the mesh {mesh} has {} ranks", mesh.world_size())));
     }
