@@ -14,7 +14,7 @@ use crate::report::Counters;
 use crate::rules::record::ProvedRule;
 
 /// The state of a run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Context {
     /// Profile, orders, topology.
     pub constraints: Constraints,

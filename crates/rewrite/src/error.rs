@@ -89,7 +89,7 @@ fn text(illegal: &[Illegal], exactness: Exactness) -> String {
             t += &match (*class, exactness.admits(*class)) {
                 (_, true) => "the orders given rule it out.".to_owned(),
                 (Class::Accuracy, _) => "`--boundary` orders it.".to_owned(),
-                _ => format!("allowed is {exactness}."),
+                _ => format!("allowed is {exactness}; `--exactness {class}` admits it."),
             };
         }
         if i.would_help.is_empty() {

@@ -224,8 +224,10 @@ pub fn illegal(graph: &Graph, cx: &Context) -> Result<Vec<Illegal>, GraphError> 
         };
         let mut would_help: Vec<(String, Class)> = Vec::new();
         if let Some((head, attrs)) = from_op(&node.op) {
-            let helps = |p: &&ProvedRule| {
-                p.rule.rule.policy != Policy::Always || p.rule.rule.direction == Direction::Refinement
+            let helps = |p: &&ProvedRule| match p.rule.rule.policy {
+                Policy::Always => p.rule.rule.direction == Direction::Refinement,
+                Policy::WhereGroupTooSmall => cx.constraints.too_small(kind, group, graph.mesh()),
+                Policy::WhereUnbuildable | Policy::AllGatherAsReduce => true,
             };
             let strictest = cx
                 .rules
@@ -235,8 +237,13 @@ pub fn illegal(graph: &Graph, cx: &Context) -> Result<Vec<Illegal>, GraphError> 
                     let mut b = p.rule.bind_single(head, &attrs, std::slice::from_ref(&facts))?;
                     let class = class_of(p, &mut b, cx, graph)?;
                     // What was allowed has been tried, unless the orders rule it out.
-                    let ordered_off = p.rule.rule.policy == Policy::AllGatherAsReduce
-                        && !cx.constraints.gathers_may_reduce();
+                    let ordered_off = match p.rule.rule.policy {
+                        Policy::AllGatherAsReduce => !cx.constraints.gathers_may_reduce(),
+                        Policy::WhereGroupTooSmall => {
+                            matches!(kind, Collective::AllGather { .. }) && !cx.constraints.gathers_are_free()
+                        }
+                        Policy::Always | Policy::WhereUnbuildable => false,
+                    };
                     (ordered_off || !cx.exactness.admits(class)).then_some((class, p.rule.rule.name))
                 })
                 .min();

@@ -30,6 +30,7 @@
 //! | [`rules`], [`prover`] | rules and their proofs |
 //! | [`profile`], [`topology`], [`cost`], [`constraints`], [`options`] | what a target can do, what things cost, what the user orders |
 //! | [`window`], [`saturate`], [`extract`], [`plan`], [`replace`] | the search |
+//! | [`group_size`] | the search for targets that compute shapes with one group size |
 //! | [`legalise`], [`merge`] | directed steps, merging |
 //! | [`pipeline`], [`context`], [`copy`], [`report`], [`certificate`], [`error`] | running it |
 #![deny(missing_docs)]
@@ -44,6 +45,7 @@ pub mod cost;
 pub mod error;
 pub mod extract;
 pub mod facts;
+pub mod group_size;
 pub mod language;
 pub mod legalise;
 pub mod merge;

@@ -7,10 +7,10 @@ use crate::class::Class;
 use crate::constraints::Constraints;
 use crate::context::{Context, declared_inputs};
 use crate::error::RewriteError;
+use crate::group_size::{largest, rewrite_for_group_size};
 use crate::legalise::{illegal, legalise};
 use crate::merge::merge;
 use crate::options::Options;
-use crate::replace::rewrite_windows;
 use crate::report::{Counters, PassStats, Report, collectives};
 use crate::rules::record::{proved, rule_set};
 
@@ -39,7 +39,7 @@ pub const PASSES: &[Pass] = &[
     Pass {
         name: "rewrite-windows",
         about: "legality and cost in one search, over windows around collectives",
-        run: |g, cx| rewrite_windows(&g, cx),
+        run: |g, cx| rewrite_for_group_size(&g, cx),
     },
     Pass {
         name: "merge-rewritten",
@@ -58,6 +58,9 @@ pub const PASSES: &[Pass] = &[
         name: "check-target",
         about: "refuses what the target cannot build",
         run: |g, cx| {
+            if cx.constraints.profile.one_group_size_for_shapes {
+                cx.constraints.group_size = largest(&g, |_| true);
+            }
             let illegal = in_pass("check-target", illegal(&g, cx))?;
             if illegal.is_empty() {
                 Ok(g)

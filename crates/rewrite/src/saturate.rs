@@ -212,6 +212,13 @@ fn wanted(proved: &ProvedRule, bindings: &Bindings, mesh: &Mesh, constraints: &C
                 None => false,
             }
         }
+        Policy::WhereGroupTooSmall => match collective_at_root(&proved.rule.lhs.ast, bindings) {
+            Some((kind, group, _)) => {
+                constraints.too_small(&kind, &group, mesh)
+                    && (constraints.gathers_are_free() || !matches!(kind, Collective::AllGather { .. }))
+            }
+            None => false,
+        },
     }
 }
 

@@ -463,6 +463,21 @@ fn local_sums_and_gathers_are_sums() {
     refuted(judge(FOUR, DType::I64, &[2, 2], 0, left, max));
 }
 
+#[test]
+fn a_local_max_of_floats_is_not_the_max_of_a_transport() {
+    // NCCL's max drops NaN where a number is beside it; a local max does not.
+    let left: Side = |p, x| {
+        let g = p.all_gather(x[0], 0, &a());
+        p.op(Op::Reduce { kind: ReduceKind::Max, dims: vec![0], keep_dims: false }, &[g])
+    };
+    let right: Side = |p, x| {
+        let s = p.op(Op::Reduce { kind: ReduceKind::Max, dims: vec![0], keep_dims: false }, &[x[0]]);
+        p.all_reduce(ReduceOp::Max, s, &a())
+    };
+    assert_eq!(class(judge(FOUR, DType::I64, &[2, 2], 0, left, right)), Class::Bit);
+    refuted(judge(FOUR, DType::F32, &[2, 2], 0, left, right));
+}
+
 mod rules {
     use shardweld_rewrite::prover::{RuleProofError, prove_rule};
     use shardweld_rewrite::rules::{Direction, Policy, Rule};

@@ -104,6 +104,84 @@ fn rewritten_programs_compute_the_same() {
     assert!(changed * 10 > programs && fired.len() > 8, "too little was rewritten: {changed}, {fired:?}");
 }
 
+/// Programs per run of the test below.
+const PROGRAMS_OF_ONE_SIZE: u64 = 400;
+
+#[test]
+fn on_a_target_with_one_group_size_results_fit_it_and_compute_the_same() {
+    let profile = TargetProfile::named("tensorrt-rtx-1.7.1").unwrap();
+    assert!(profile.one_group_size_for_shapes);
+    let (mut ran, mut refused) = (0, 0);
+    let mut fired: BTreeMap<String, usize> = BTreeMap::new();
+    for seed in 0..PROGRAMS_OF_ONE_SIZE {
+        // Class `real` re-associates: on integers that changes no bit.
+        let (exactness, dtypes) = match seed % 3 {
+            0 => (Exactness::Real, vec![DType::I64, DType::I32, DType::I8, DType::Bool]),
+            1 => (Exactness::Bit, vec![DType::F32, DType::BF16, DType::I32]),
+            _ => (Exactness::Nan, vec![DType::F32, DType::BF16, DType::F16, DType::I64]),
+        };
+        let shape = ProgramOptions {
+            nodes: 16,
+            max_ranks: 12,
+            max_elements: 512,
+            dtypes,
+            heavy_ops: false,
+            ..ProgramOptions::default()
+        };
+        let source = random_program(seed ^ 0x517e, &shape);
+        let options = Options { profile: Some(profile.clone()), exactness, ..Options::default() };
+        let result = match optimise(&source, &options) {
+            Ok(r) => r,
+            Err(RewriteError::Illegal { illegal, .. }) => {
+                // Only what no rule of the class helps: each names the rule and the class that would, or is no matter of size.
+                for i in illegal {
+                    let of_size = i.reason.contains("one group size");
+                    assert!(
+                        !of_size || i.would_help.iter().any(|(_, c)| !exactness.admits(*c)),
+                        "{seed}: {i:?}"
+                    );
+                }
+                refused += 1;
+                continue;
+            }
+            Err(e) => panic!("seed {seed}: {e}\n{}", source.to_text().unwrap()),
+        };
+        let mesh = result.graph.mesh();
+        let collectives = || result.graph.nodes().filter_map(|(_, n)| n.op.collective());
+        let largest = collectives().map(|(_, g)| g.size(mesh)).max();
+        for (kind, group) in
+            collectives().filter(|(k, _)| ["all_gather", "reduce_scatter"].contains(&k.name()))
+        {
+            assert_eq!(Some(group.size(mesh)), largest, "seed {seed}: {}", kind.name());
+        }
+        for step in &result.certificate.steps {
+            if let CertificateStep::Windows { derivations, .. } = step {
+                for s in derivations.iter().flat_map(|d| &d.steps) {
+                    *fired.entry(s.rule.clone()).or_default() += 1;
+                }
+            }
+        }
+        if result.report.class == Class::Accuracy {
+            continue;
+        }
+        let inputs = common::inputs(&source, seed);
+        let Some(a) = common::outputs(&source, &inputs) else { continue };
+        let b = common::outputs(&result.graph, &inputs).unwrap_or_else(|| {
+            panic!("seed {seed}: the result does not run\n{}", result.graph.to_text().unwrap())
+        });
+        ran += 1;
+        if let Some(d) = common::difference(&a, &b, result.report.class.min(Class::Nan)) {
+            panic!("seed {seed}: {d}\n{}\n{}", source.to_text().unwrap(), result.graph.to_text().unwrap());
+        }
+    }
+    println!("{ran} run, {refused} refused; rules fired: {fired:#?}");
+    assert!(ran * 2 > PROGRAMS_OF_ONE_SIZE, "only {ran} ran");
+    // The third rule of the family pays on large buffers only: a file test shows it.
+    for rule in ["all_gather_as_all_to_all", "reduce_scatter_as_slice_of_all_reduce"] {
+        assert!(fired.get(rule).is_some_and(|n| *n >= 5), "{rule}: {fired:?}");
+    }
+}
+
 /// Whether no output needs the node.
 fn dead(source: &shardweld_ir::Graph, name: &str) -> bool {
     let mut live = source.clone();

@@ -25,10 +25,14 @@ pub struct TargetProfile {
     pub library: String,
     /// Library version.
     pub version: String,
-    /// How this is known: `measured`, `headers`, `reports`.
+    /// How this is known: `measured`, `headers`, `reports`; then, after a colon, details.
     pub provenance: String,
     /// Whether collectives may run over a part of the ranks.
     pub sub_groups: bool,
+    /// Whether all-gathers and reduce-scatters can be built only over groups as large as the largest group of any collective
+    /// of the program: the target computes shapes with one group size.
+    #[serde(default)]
+    pub one_group_size_for_shapes: bool,
     /// Whether the order in which floats are combined depends on neither position nor buffer size.
     pub fixed_reduction_order: bool,
     /// What can be built. What is not listed cannot.
@@ -206,6 +210,7 @@ mod tests {
         assert_eq!(old.placement(&exchange, DType::I64), None);
         assert_eq!(old.placement(&exchange, DType::BF16), Some(Placement::Standalone));
         assert!(!old.sub_groups);
+        assert!(rtx.one_group_size_for_shapes && !old.one_group_size_for_shapes);
     }
 
     #[test]

@@ -42,6 +42,7 @@ enum Normal {
     /// Largest (or smallest) of a set.
     Extreme {
         largest: bool,
+        drops_nan: bool,
         dtype: DType,
         members: Vec<NormalId>,
     },
@@ -163,8 +164,8 @@ impl<'t> Theory<'t> {
         }
         if ring(dtype) || dtype == DType::Bool || class >= Class::Zero {
             match function {
-                "max" | "reduce max" => return self.extreme(true, dtype, args, class),
-                "min" | "reduce min" => return self.extreme(false, dtype, args, class),
+                "max" | "reduce max" => return self.extreme(true, false, dtype, args, class),
+                "min" | "reduce min" => return self.extreme(false, false, dtype, args, class),
                 _ => {}
             }
         }
@@ -247,12 +248,22 @@ impl<'t> Theory<'t> {
 
     /// Largest or smallest: a set, because order and repetition do not matter (up to the sign of zero and NaN payloads for
     /// floats). On bool the neutral element drops out.
-    fn extreme(&mut self, largest: bool, dtype: DType, args: &[TermId], class: Class) -> NormalId {
+    /// `drops_nan`: an extreme of floats taken by a transport, where a number may win over NaN; a local one is NaN then.
+    fn extreme(
+        &mut self,
+        largest: bool,
+        drops_nan: bool,
+        dtype: DType,
+        args: &[TermId],
+        class: Class,
+    ) -> NormalId {
         let mut members = std::collections::BTreeSet::new();
         for &a in args {
             let n = self.normal(a, class);
             match self.form(n) {
-                Normal::Extreme { largest: l, members: inner, .. } if *l == largest => {
+                Normal::Extreme { largest: l, drops_nan: d, members: inner, .. }
+                    if (*l, *d) == (largest, drops_nan) =>
+                {
                     members.extend(inner.clone())
                 }
                 _ => {
@@ -267,7 +278,7 @@ impl<'t> Theory<'t> {
         let members: Vec<NormalId> = members.into_iter().collect();
         match members.as_slice() {
             [only] => *only,
-            _ => self.intern(Normal::Extreme { largest, dtype, members }),
+            _ => self.intern(Normal::Extreme { largest, drops_nan, dtype, members }),
         }
     }
 
@@ -282,7 +293,7 @@ impl<'t> Theory<'t> {
     ) -> NormalId {
         match op {
             ReduceOp::Max | ReduceOp::Min if !dtype.is_float() || class >= Class::Zero => {
-                return self.extreme(op == ReduceOp::Max, dtype, operands, class);
+                return self.extreme(op == ReduceOp::Max, dtype.is_float(), dtype, operands, class);
             }
             ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Prod if ring(dtype) || class == Class::Real => {
                 if let Some(p) = self.reduction(op, dtype, operands, class) {

@@ -215,6 +215,36 @@ pub const COMPUTED: &[(&str, &str, Compute, bool)] = &[
         |a| Some(Attr::Dims(std::iter::once(1).chain(a.shape(0)?).collect())),
         false,
     ),
+    (
+        "one_before",
+        "(x, d): shape of x with a 1 before dimension d",
+        |a| {
+            let (mut s, d) = (a.shape(0)?, a.int(1)?);
+            (d < s.len()).then(|| s.insert(d, 1))?;
+            Some(Attr::Dims(s))
+        },
+        false,
+    ),
+    (
+        "group_before",
+        "(x, d, g): shape of x with the size of g before dimension d",
+        |a| {
+            let (mut s, d, n) = (a.shape(0)?, a.int(1)?, a.size(2)?);
+            (d < s.len()).then(|| s.insert(d, n))?;
+            Some(Attr::Dims(s))
+        },
+        false,
+    ),
+    ("extent", "(x, d): size of dimension d", |a| Some(Attr::Int(*a.shape(0)?.get(a.int(1)?)?)), false),
+    (
+        "block",
+        "(x, d, g): size of dimension d divided by the size of g",
+        |a| {
+            let (extent, n) = (*a.shape(0)?.get(a.int(1)?)?, a.size(2)?);
+            (extent.checked_rem(n)? == 0).then(|| Attr::Int(extent / n))
+        },
+        false,
+    ),
     ("zero", "(): dimension 0", |_| Some(Attr::Int(0)), false),
     ("one", "(): stride 1", |_| Some(Attr::Int(1)), false),
     ("next", "(k): k + 1", |a| Some(Attr::Int(a.int(0)? as u64 + 1)), false),
@@ -227,6 +257,7 @@ pub const GUARDS: &[(&str, &str, Test)] = &[
     }),
     ("defined", "(x): x is defined on every rank", |a| Some(a.tensor(0)?.defined)),
     ("trivial", "(g): groups of one rank", |a| Some(a.size(0)? == 1)),
+    ("pair", "(g): groups of two ranks", |a| Some(a.size(0)? == 2)),
     ("different", "(a, b): the attributes differ", |a| Some(a.attr(0)? != a.attr(1)?)),
     ("identity", "(p): a permutation that moves nothing", |a| {
         Some(a.dims(0)?.iter().enumerate().all(|(i, &p)| p == i as u64))

@@ -10,6 +10,7 @@
 //! | [`casts`] | redundant casts, casts across data movement |
 //! | [`boundary`] | travelling in a wider type |
 //! | [`gather_as_reduce`] | all-gather as an all-reduce over a padded buffer |
+//! | [`small_groups`] | all-gather and reduce-scatter by collectives that keep the operand's shape |
 //! | [`inverse`] | collectives and slices that undo each other |
 //! | [`nesting`] | collectives over products of axes, reduce-scatter and all-gather against all-reduce |
 //! | [`rooted`] | rooted collectives by symmetric ones |
@@ -24,6 +25,7 @@ pub mod layout;
 pub mod nesting;
 pub mod record;
 pub mod rooted;
+pub mod small_groups;
 pub mod trivial_groups;
 
 use std::collections::BTreeMap;
@@ -43,6 +45,8 @@ pub enum Policy {
     Always,
     /// Where the target cannot build what the left side is.
     WhereUnbuildable,
+    /// Where the target cannot build the all-gather or reduce-scatter because a larger group sets the size for shapes.
+    WhereGroupTooSmall,
     /// Where the target cannot build the all-gather, or the user orders all-reduces.
     AllGatherAsReduce,
 }
@@ -321,13 +325,14 @@ pub fn rules() -> impl Iterator<Item = &'static Rule> {
 }
 
 /// Rules by family.
-pub fn families() -> [(&'static str, &'static [Rule]); 8] {
+pub fn families() -> [(&'static str, &'static [Rule]); 9] {
     [
         ("trivial_groups", trivial_groups::RULES),
         ("layout", layout::RULES),
         ("casts", casts::RULES),
         ("boundary", boundary::RULES),
         ("gather_as_reduce", gather_as_reduce::RULES),
+        ("small_groups", small_groups::RULES),
         ("inverse", inverse::RULES),
         ("nesting", nesting::RULES),
         ("rooted", rooted::RULES),

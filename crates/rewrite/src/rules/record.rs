@@ -32,6 +32,7 @@ const COMMITTED: &[(&str, &str)] = &[
     ("casts", include_str!("../../proofs/casts.json")),
     ("boundary", include_str!("../../proofs/boundary.json")),
     ("gather_as_reduce", include_str!("../../proofs/gather_as_reduce.json")),
+    ("small_groups", include_str!("../../proofs/small_groups.json")),
     ("inverse", include_str!("../../proofs/inverse.json")),
     ("nesting", include_str!("../../proofs/nesting.json")),
     ("rooted", include_str!("../../proofs/rooted.json")),
