@@ -38,6 +38,7 @@ fn a_nan_is_never_close() {
     file(&a, &[("y", &[1.0, f32::NAN])]);
     file(&b, &[("y", &[1.0, 2.0])]);
     shardweld(&["compare", arg(&a), arg(&b), "--max-abs", "1e30"]).says_no(&["too far apart"]);
+    shardweld(&["compare", arg(&a), arg(&b), "--min-cosine", "0.5"]).says_no(&["too far apart"]);
     shardweld(&["compare", arg(&a), arg(&a), "--max-abs", "0", "--min-cosine", "1"]).done();
 }
 
