@@ -110,8 +110,7 @@ pub enum BuildError {
     Cancelled,
 }
 
-/// Builds an engine per trace into `folder`: `NAME.engine` if there is one trace, `NAME.rankR.engine` with the first rank of
-/// each otherwise. All files appear under their names only when all builds are done.
+/// Builds an engine per trace into `folder`, named by [`RankTrace::stem`] and `.engine`. All files appear under their names only when all builds are done.
 ///
 /// # Errors
 /// The first failure; nothing is left on disk then.
@@ -139,7 +138,7 @@ pub fn build_all(
                     let result = if stop.load(Ordering::Relaxed) {
                         Err(BuildError::Cancelled)
                     } else {
-                        stage(job, &traces[job], weights, folder, options, &stop)
+                        stage(job, &traces[job], weights, (folder, name), options, &stop)
                     };
                     if result.is_err() {
                         stop.store(true, Ordering::Relaxed);
@@ -163,7 +162,7 @@ pub fn build_all(
     if cancelled {
         return Err(BuildError::Cancelled);
     }
-    publish(staged, folder, name)
+    publish(staged, folder)
 }
 
 /// Memory that a build is expected to take.
@@ -182,7 +181,7 @@ fn stage(
     job: usize,
     trace: &RankTrace,
     weights: &WeightStore,
-    folder: &Path,
+    (folder, name): (&Path, &str),
     options: &BuildOptions<'_>,
     stop: &AtomicBool,
 ) -> Result<Staged, BuildError> {
@@ -209,7 +208,7 @@ fn stage(
     file.write_all(built.bytes()).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
     let engine = EngineFile {
         ranks,
-        path: PathBuf::new(),
+        path: format!("{}.engine", trace.stem(name)).into(),
         bytes: built.bytes().len() as u64,
         network_layers: built.network_layers,
         placement,
@@ -219,13 +218,10 @@ fn stage(
 }
 
 /// Gives the files their names; takes names back if one cannot be given.
-fn publish(staged: Vec<Staged>, folder: &Path, name: &str) -> Result<Vec<EngineFile>, BuildError> {
-    let single = staged.len() == 1;
+fn publish(staged: Vec<Staged>, folder: &Path) -> Result<Vec<EngineFile>, BuildError> {
     let mut out: Vec<EngineFile> = Vec::with_capacity(staged.len());
     for Staged { file, mut engine } in staged {
-        let rank = engine.ranks.first().copied().unwrap_or(0);
-        let path =
-            folder.join(if single { format!("{name}.engine") } else { format!("{name}.rank{rank}.engine") });
+        let path = folder.join(&engine.path);
         let kept = files::keep(file, &path);
         if let Err(source) = kept {
             for e in &out {

@@ -105,7 +105,7 @@ pub fn build(args: &Build, progress: Progress) -> Result<Answer> {
     let traces = for_ranks(traces, &args.ranks)?;
     if args.emit == Some(Emit::Cpp) {
         for t in &traces {
-            let written = CppSink.source(&t.trace).write(staging.path(), &file_stem(t, &traces), &weights);
+            let written = CppSink.source(&t.trace).write(staging.path(), &t.stem(STEM), &weights);
             written.map_err(|e| Problem::new(e.to_string()).bad())?;
         }
     }
@@ -129,7 +129,7 @@ pub fn build(args: &Build, progress: Progress) -> Result<Answer> {
         for t in &traces {
             let json = serde_json::to_vec(&t.trace)
                 .map_err(|e| Problem::new(format!("a network cannot be written as JSON: {e}")).bad())?;
-            staging.write(&format!("{}.trace.json", file_stem(t, &traces)), &json)?;
+            staging.write(&format!("{}.trace.json", t.stem(STEM)), &json)?;
         }
     }
     let built = Built {
@@ -165,13 +165,6 @@ fn for_ranks(traces: Vec<RankTrace>, wanted: &[u32]) -> Result<Vec<RankTrace>> {
     }
     let kept = |t: &RankTrace| wanted.is_empty() || wanted.iter().any(|r| t.ranks.contains(r));
     Ok(traces.into_iter().filter(kept).collect())
-}
-
-fn file_stem(t: &RankTrace, all: &[RankTrace]) -> String {
-    match t.ranks.first() {
-        Some(rank) if all.len() > 1 => format!("{STEM}.rank{rank}"),
-        _ => STEM.to_owned(),
-    }
 }
 
 /// Every collective of the source is in every engine by name, unless the rewriting removed it and its certificate says how.
@@ -221,7 +214,7 @@ fn compute_capability(args: &Build, library: &Library) -> Option<u32> {
 /// Shows where the builder is; never cancels.
 fn show(stage: &Stage, traces: &[RankTrace], trace: usize, event: &ProgressEvent<'_>) -> bool {
     if let (ProgressEvent::Start { phase, .. }, Some(t)) = (event, traces.get(trace)) {
-        stage.at(format!("{}: {phase}", file_stem(t, traces)));
+        stage.at(format!("{}: {phase}", t.stem(STEM)));
     }
     true
 }

@@ -71,3 +71,19 @@ fn one_engine_per_rank_where_ranks_differ() {
     let report = build(&case, &out, &["--weights", "inputs"]).done().json();
     assert_eq!(report["engines"].as_array().unwrap().len(), 1);
 }
+
+/// Each host of a job can build the engines of its own ranks; names do not depend on what else is built.
+#[test]
+fn engines_of_some_ranks() {
+    if !library("engines_of_some_ranks") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let case = Case::cp4tp2();
+    let out = dir.path().join("out");
+    build(&case, &out, &["--ranks", "5"]).done();
+    assert!(out.join("model.rank5.engine").is_file(), "{:?}", listing(&out));
+    assert!(!out.join("model.rank0.engine").exists());
+    let refused = build(&case, &dir.path().join("none"), &["--ranks", "0,8"]);
+    refused.refuses(&["rank 8", "below 8"]);
+}

@@ -18,6 +18,16 @@ pub struct RankTrace {
     pub trace: NetworkTrace,
 }
 
+impl RankTrace {
+    /// Name of this network's files: `name` where all ranks run it, else `name.rankR` with its first rank.
+    pub fn stem(&self, name: &str) -> String {
+        match self.ranks.first() {
+            Some(rank) if self.ranks.len() < self.trace.world_size() as usize => format!("{name}.rank{rank}"),
+            _ => name.to_owned(),
+        }
+    }
+}
+
 /// Why the traces of the ranks are not known.
 #[derive(Debug, Error)]
 pub enum RanksError {
