@@ -234,9 +234,7 @@ fn not_built(e: BuildError) -> Failure {
         BuildError::Live { source: LiveError::Weight { .. }, .. }
         | BuildError::Write { .. }
         | BuildError::Cancelled => Problem::new(e.to_string()).bad(),
-        BuildError::Refused { .. } | BuildError::Live { .. } => {
-            Problem::new(format!("no engine: {e}")).no()
-        }
+        BuildError::Refused { .. } | BuildError::Live { .. } => Problem::new(format!("no engine: {e}")).no(),
         BuildError::Placement { ranks, source } => not_placed(&ranks, &source),
     }
 }
