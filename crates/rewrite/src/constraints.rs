@@ -3,7 +3,7 @@
 use shardweld_ir::{Collective, DType, Group, Mesh};
 
 use crate::options::{AllGather, Boundary, Options};
-use crate::profile::TargetProfile;
+use crate::profile::{Placement, TargetProfile};
 use crate::topology::Topology;
 
 /// Profile, orders and topology of a run.
@@ -46,7 +46,7 @@ impl Constraints {
             return Some("`--all-gather all-reduce` orders all-gathers to become all-reduces".into());
         }
         let (size, largest) = (group.size(mesh), self.group_size?);
-        if size > largest {
+        if size > largest && self.sets_group_size(kind, dtype) {
             return Some(format!("shapes are computed for groups of {largest} ranks"));
         }
         self.too_small(kind, group, mesh).then(|| {
@@ -57,6 +57,12 @@ impl Constraints {
                 kind.name(),
             )
         })
+    }
+
+    /// Whether the group of the collective is among those of which the largest sets the size for shapes: what runs as a layer
+    /// of its own is not compiled with the rest.
+    pub fn sets_group_size(&self, kind: &Collective, dtype: DType) -> bool {
+        self.profile.placement(kind, dtype) != Some(Placement::Standalone)
     }
 
     /// Whether the target does not build the collective because a larger group sets the size for shapes.
@@ -107,5 +113,6 @@ mod tests {
         // While the search assumes groups of up to 2 ranks, it may not make larger ones.
         c.group_size = Some(2);
         assert!(refused(&c, &exchange, &large).is_some());
+        assert_eq!(refused(&c, &Collective::Broadcast { root: 0 }, &large), None);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use rustc_hash::FxHashSet;
-use shardweld_ir::{AxisId, Graph, Group, NodeId, Op};
+use shardweld_ir::{AxisId, Collective, DType, Graph, Group, NodeId, Op};
 
 use crate::constraints::Constraints;
 use crate::context::Context;
@@ -18,14 +18,20 @@ const MAX_SIZES: usize = 4;
 /// Most products of mesh axes looked at.
 const MAX_PRODUCTS: usize = 64;
 
-/// Ranks of the largest group of the collectives chosen; `None` if there are none.
-pub fn largest(graph: &Graph, counts: impl Fn(NodeId) -> bool) -> Option<u32> {
-    groups(graph, &counts).map(|g| g.size(graph.mesh())).max()
+/// Ranks of the largest group that sets the size for shapes, among the collectives chosen; `None` if there are none.
+pub fn largest(graph: &Graph, constraints: &Constraints, counts: impl Fn(NodeId) -> bool) -> Option<u32> {
+    let sets = |(kind, dtype, group): (&Collective, DType, &Group)| {
+        constraints.sets_group_size(kind, dtype).then(|| group.size(graph.mesh()))
+    };
+    collectives(graph, &counts).filter_map(sets).max()
 }
 
-fn groups<'a>(graph: &'a Graph, counts: &impl Fn(NodeId) -> bool) -> impl Iterator<Item = &'a Group> {
-    graph.nodes().filter(|(id, _)| counts(*id)).filter_map(|(_, n)| match &n.op {
-        Op::Collective { group, .. } => Some(group),
+fn collectives<'a>(
+    graph: &'a Graph,
+    counts: &impl Fn(NodeId) -> bool,
+) -> impl Iterator<Item = (&'a Collective, DType, &'a Group)> {
+    graph.nodes().filter(|(id, _)| counts(*id)).filter_map(|(_, n)| match (&n.op, n.operands.first()) {
+        (Op::Collective { kind, group }, Some(x)) => Some((kind, graph.try_ty(*x)?.dtype, group)),
         _ => None,
     })
 }
@@ -38,7 +44,7 @@ pub fn rewrite_for_group_size(graph: &Graph, cx: &mut Context) -> Result<Graph, 
     if !cx.constraints.profile.one_group_size_for_shapes {
         return rewrite_windows(graph, cx);
     }
-    let mut sizes = within_reach(graph);
+    let mut sizes = within_reach(graph, &cx.constraints);
     let mut best: Option<(Cost, Graph, Context)> = None;
     let mut tried = 0;
     while let Some(&size) = sizes.get(tried).filter(|_| tried < MAX_SIZES) {
@@ -47,7 +53,7 @@ pub fn rewrite_for_group_size(graph: &Graph, cx: &mut Context) -> Result<Graph, 
         trial.constraints.group_size = Some(size);
         let result = rewrite_windows(graph, &mut trial)?;
         let live = live(&result);
-        trial.constraints.group_size = largest(&result, |id| live.contains(&id));
+        trial.constraints.group_size = largest(&result, &trial.constraints, |id| live.contains(&id));
         // The largest collectives may all be gone.
         sizes.extend(trial.constraints.group_size.filter(|s| !sizes.contains(s)));
         let cost = total_cost(&result, &live, &trial.constraints);
@@ -65,28 +71,34 @@ pub fn rewrite_for_group_size(graph: &Graph, cx: &mut Context) -> Result<Graph, 
     }
 }
 
-/// The largest group of the program, then the larger ones that products of its groups have.
-fn within_reach(graph: &Graph) -> Vec<u32> {
+/// The size that the program has now (1 if no group sets it), then the larger ones that its groups and products of them have.
+fn within_reach(graph: &Graph, constraints: &Constraints) -> Vec<u32> {
     let live = live(graph);
     let alive = |id: NodeId| live.contains(&id);
-    let Some(now) = largest(graph, alive) else { return Vec::new() };
-    let mut products: BTreeSet<BTreeSet<AxisId>> = groups(graph, &alive)
+    let groups: BTreeSet<&Group> = collectives(graph, &alive).map(|(_, _, g)| g).collect();
+    if groups.is_empty() {
+        return Vec::new();
+    }
+    let now = largest(graph, constraints, alive).unwrap_or(1);
+    let single: BTreeSet<BTreeSet<AxisId>> = groups
+        .iter()
         .filter_map(|g| match g {
             Group::Axes(axes) => Some(axes.iter().copied().collect()),
             Group::Ranks(_) => None,
         })
         .collect();
-    let single: Vec<BTreeSet<AxisId>> = products.iter().cloned().collect();
+    let mut products = single.clone();
     for g in &single {
         if products.len() > MAX_PRODUCTS {
             break;
         }
-        let more: Vec<_> =
-            products.iter().filter(|p| p.is_disjoint(g)).map(|p| p.union(g).copied().collect()).collect();
+        let with = |p: &BTreeSet<AxisId>| p.is_disjoint(g).then(|| p.union(g).copied().collect());
+        let more: Vec<_> = products.iter().filter_map(with).collect();
         products.extend(more);
     }
     let size = |p: BTreeSet<AxisId>| Group::Axes(p.into_iter().collect()).size(graph.mesh());
-    let larger: BTreeSet<u32> = products.into_iter().map(size).filter(|s| *s > now).collect();
+    let sizes = groups.into_iter().map(|g| g.size(graph.mesh())).chain(products.into_iter().map(size));
+    let larger: BTreeSet<u32> = sizes.filter(|s| *s > now).collect();
     std::iter::once(now).chain(larger).collect()
 }
 
@@ -118,6 +130,12 @@ fn total_cost(graph: &Graph, live: &FxHashSet<NodeId>, constraints: &Constraints
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Options;
+    use crate::profile::TargetProfile;
+
+    fn constraints() -> Constraints {
+        Constraints::new(TargetProfile::named("tensorrt-rtx-1.7.1").unwrap(), &Options::default())
+    }
 
     #[test]
     fn sizes_within_reach_are_the_largest_group_and_products_of_groups_in_use() {
@@ -129,11 +147,11 @@ mod tests {
             }
             Graph::from_text("t", &(text + &format!("return \"y\" = %v{}\n", groups.len()))).unwrap()
         };
-        assert_eq!(within_reach(&program(&[])), Vec::<u32>::new());
-        assert_eq!(within_reach(&program(&["a", "a"])), [2]);
-        assert_eq!(within_reach(&program(&["a", "b"])), [3, 6]);
-        assert_eq!(within_reach(&program(&["a", "b", "c"])), [5, 6, 10, 15, 30]);
-        assert_eq!(within_reach(&program(&["a, b", "b"])), [6]);
+        assert_eq!(within_reach(&program(&[]), &constraints()), Vec::<u32>::new());
+        assert_eq!(within_reach(&program(&["a", "a"]), &constraints()), [2]);
+        assert_eq!(within_reach(&program(&["a", "b"]), &constraints()), [3, 6]);
+        assert_eq!(within_reach(&program(&["a", "b", "c"]), &constraints()), [5, 6, 10, 15, 30]);
+        assert_eq!(within_reach(&program(&["a, b", "b"]), &constraints()), [6]);
     }
 
     #[test]
@@ -142,7 +160,18 @@ mod tests {
                     %d = all_reduce(%x) op=sum group=[b] : f32[6]\n\
                     %y = all_reduce(%x) op=sum group=[a] : f32[6]\nreturn \"y\" = %y\n";
         let graph = Graph::from_text("t", text).unwrap();
-        assert_eq!(within_reach(&graph), [2]);
-        assert_eq!(largest(&graph, |_| true), Some(3));
+        assert_eq!(within_reach(&graph, &constraints()), [2]);
+        assert_eq!(largest(&graph, &constraints(), |_| true), Some(3));
+    }
+
+    #[test]
+    fn what_runs_as_a_layer_of_its_own_does_not_set_the_size() {
+        let text = "swir 1\ngraph \"t\"\nmesh [a=2, b=3]\n%x = input() name=\"x\" : f32[6]\n\
+                    %y = broadcast_from(%x) root=0 group=[b] : f32[6]\nreturn \"y\" = %y\n";
+        let graph = Graph::from_text("t", text).unwrap();
+        assert_eq!(largest(&graph, &constraints(), |_| true), None);
+        assert_eq!(within_reach(&graph, &constraints()), [1, 3]);
+        let graph = Graph::from_text("t", &text.replace("f32", "bf16")).unwrap();
+        assert_eq!(largest(&graph, &constraints(), |_| true), Some(3), "it may become an all-gather");
     }
 }

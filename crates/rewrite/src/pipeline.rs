@@ -59,7 +59,7 @@ pub const PASSES: &[Pass] = &[
         about: "refuses what the target cannot build",
         run: |g, cx| {
             if cx.constraints.profile.one_group_size_for_shapes {
-                cx.constraints.group_size = largest(&g, |_| true);
+                cx.constraints.group_size = largest(&g, &cx.constraints, |_| true);
             }
             let illegal = in_pass("check-target", illegal(&g, cx))?;
             if illegal.is_empty() {

@@ -148,7 +148,9 @@ fn on_a_target_with_one_group_size_results_fit_it_and_compute_the_same() {
         };
         let mesh = result.graph.mesh();
         let collectives = || result.graph.nodes().filter_map(|(_, n)| n.op.collective());
-        let largest = collectives().map(|(_, g)| g.size(mesh)).max();
+        let rooted = ["broadcast_from", "reduce_to", "gather_to", "scatter_from"];
+        let fused = collectives().filter(|(k, _)| !rooted.contains(&k.name()));
+        let largest = fused.map(|(_, g)| g.size(mesh)).max();
         for (kind, group) in
             collectives().filter(|(k, _)| ["all_gather", "reduce_scatter"].contains(&k.name()))
         {

@@ -29,8 +29,8 @@ pub struct TargetProfile {
     pub provenance: String,
     /// Whether collectives may run over a part of the ranks.
     pub sub_groups: bool,
-    /// Whether all-gathers and reduce-scatters can be built only over groups as large as the largest group of any collective
-    /// of the program: the target computes shapes with one group size.
+    /// Whether all-gathers and reduce-scatters can be built only over groups as large as the largest group of any fused
+    /// collective of the program: the target computes shapes with one group size.
     #[serde(default)]
     pub one_group_size_for_shapes: bool,
     /// Whether the order in which floats are combined depends on neither position nor buffer size.
