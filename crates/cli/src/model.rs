@@ -36,6 +36,9 @@ pub struct Model {
     pub weights: WeightStore,
 }
 
+/// Reads an IR file.
+type Reader = fn(&Path) -> Result<Graph>;
+
 impl ModelArgs {
     /// The MODEL argument.
     pub fn name(&self) -> &str {
@@ -45,17 +48,25 @@ impl ModelArgs {
     /// Loads and verifies the program.
     pub fn load(&self, progress: Progress) -> Result<Model> {
         let weights = WeightStore::new();
-        let graph = progress.stage("import", |_| match self.ir_file()? {
-            Some(read) => read(Path::new(&self.model)),
+        let here = std::env::current_dir().map_err(|e| io(Path::new("."), "read", &e))?;
+        let mut graph = progress.stage("import", |_| match self.ir_file()? {
+            Some(read) => {
+                let file = here.join(&self.model);
+                let mut graph = read(Path::new(&self.model))?;
+                graph.resolve_weight_files(file.parent().unwrap_or(&here));
+                Ok(graph)
+            }
             None => self.import(&weights),
         })?;
+        // Full names, so that a program written elsewhere still finds its weights.
+        graph.resolve_weight_files(&here);
         progress.stage("verify", |_| graph.verify()).map_err(|e| unverified(&self.model, &e))?;
         Ok(Model { graph, weights })
     }
 
     /// The reader of IR files, if MODEL is one.
-    fn ir_file(&self) -> Result<Option<fn(&Path) -> Result<Graph>>> {
-        let reader: fn(&Path) -> Result<Graph> = if self.model.ends_with(".swir") {
+    fn ir_file(&self) -> Result<Option<Reader>> {
+        let reader: Reader = if self.model.ends_with(".swir") {
             read_text
         } else if self.model.ends_with(".json") && is_ir_json(&Pattern::new(&self.model)?.first())? {
             read_json

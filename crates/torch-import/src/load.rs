@@ -75,10 +75,10 @@ pub fn load(sources: &[Source], groups: Option<&Groups>, store: &WeightStore) ->
     let programs = loaded.into_iter().collect::<Result<Vec<_>, _>>()?;
     let first = programs.first().ok_or_else(|| ImportError::Ranks("no program was given".into()))?;
     let side = groups.map(Groups::file);
-    let inputs =
-        public_names(side, "inputs", groups.and_then(|g| g.inputs.as_deref()), &first.inputs, &first.ssa)?;
-    let outputs =
-        public_names(side, "outputs", groups.and_then(|g| g.outputs.as_deref()), &first.outputs, &first.ssa)?;
+    let given = groups.and_then(|g| g.inputs.as_deref());
+    let inputs = public_names(side, "inputs", given, &first.inputs, &first.ssa, &[])?;
+    let given = groups.and_then(|g| g.outputs.as_deref());
+    let outputs = public_names(side, "outputs", given, &first.outputs, &first.ssa, &inputs)?;
     let name = stem(&first.file);
     let mut graph = unify(&name, &mesh, &programs, &inputs, &outputs, store)?;
     graph.remove_dead();
@@ -125,13 +125,15 @@ fn assign(sources: &[Source], mesh: &Mesh) -> Result<Vec<Vec<u32>>, ImportError>
     }
 }
 
-/// Public names of inputs or outputs: the side file's, which must fit, or those of the graph made unique.
+/// Public names of inputs or outputs: the side file's, which must fit, or those of the graph made unique and unlike `others`, since
+/// an engine's inputs and outputs share one set of names.
 fn public_names(
     side: Option<&Path>,
     what: &str,
     given: Option<&[PublicTensor]>,
     values: &[(String, Val)],
     ssa: &Ssa,
+    others: &[String],
 ) -> Result<Vec<String>, ImportError> {
     if let (Some(side), Some(given)) = (side, given) {
         let bad = |reason: String| Err(ImportError::Groups { file: side.into(), reason });
@@ -164,7 +166,7 @@ fn public_names(
         }
         return Ok(given.iter().map(|g| g.name.clone()).collect());
     }
-    let mut taken = FxHashSet::default();
+    let mut taken: FxHashSet<String> = others.iter().cloned().collect();
     Ok(values
         .iter()
         .map(|(n, _)| {
@@ -183,4 +185,19 @@ fn public_names(
 fn stem(path: &Path) -> String {
     let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     name.split('.').next().filter(|s| !s.is_empty()).unwrap_or("program").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_that_is_an_output_has_two_names() {
+        let value = |name: &str| (name.to_owned(), Val::MIN);
+        let names = |others: &[String]| {
+            public_names(None, "outputs", None, &[value("x"), value("x")], &Ssa::default(), others).unwrap()
+        };
+        assert_eq!(names(&["x".into()]), ["x_1", "x_2"]);
+        assert_eq!(names(&["y".into()]), ["x", "x_1"]);
+    }
 }

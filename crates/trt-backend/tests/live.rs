@@ -325,6 +325,20 @@ fn every_collective_along_every_dimension_is_found_in_the_engine() {
     report.require_sources(&shardweld_trt::placement::source_collectives(&p.0)).unwrap();
 }
 
+/// The builder renames a layer that has an output's name; its collective was then not found in the engine.
+#[test]
+fn a_collective_named_as_an_output_is_found_in_the_engine() {
+    let Some(lib) = library() else { return };
+    let mut p = Program::new(&[("tp", 2)]);
+    let x = p.input("x", DType::F32, &[4]);
+    let x = p.add("act", Op::Unary(Unary::Tanh), &[x]);
+    let kind = Collective::AllReduce { op: ReduceOp::Sum, accum: None };
+    let y = p.add("y", Op::Collective { kind, group: Group::axis(AxisId(0)) }, &[x]);
+    p.0.add_output("y", y).unwrap();
+    let (_, report) = build(&lib, &p.lower(0));
+    report.require_sources(&shardweld_trt::placement::source_collectives(&p.0)).unwrap();
+}
+
 #[test]
 fn two_builds_give_the_same_bytes() {
     let Some(lib) = library() else { return };

@@ -160,6 +160,10 @@ impl TraceBuilder {
         } else {
             tensor
         };
+        // The builder renames a layer whose name is an output's, and it would not be found in the engine's listing.
+        if let Some(i) = self.trace.layers.iter().position(|l| l.name == name) {
+            self.trace.layers[i].name = self.unique(&format!("{name}.layer"));
+        }
         self.trace.outputs.push(TraceOutput { name: name.to_owned(), tensor });
         Ok(())
     }
