@@ -41,8 +41,12 @@ fn raw_view(path: &Path, len: u64, shape: &[u64]) -> StridedView {
 fn stored_and_deflated_entries_give_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let data = floats(24);
-    let bytes =
-        archive(&[("a/w", CompressionMethod::Stored, &data), ("a/d", CompressionMethod::Deflated, &data)]);
+    let large = floats(1 << 16);
+    let bytes = archive(&[
+        ("a/w", CompressionMethod::Stored, &data),
+        ("a/d", CompressionMethod::Deflated, &data),
+        ("a/large", CompressionMethod::Deflated, &large),
+    ]);
     let path = file(dir.path(), "m.pt2", &bytes);
     let store = WeightStore::new();
     for entry in ["a/w", "a/d"] {
@@ -50,6 +54,7 @@ fn stored_and_deflated_entries_give_the_same_bytes() {
         assert!(matches!(got, Cow::Borrowed(_)), "{entry} was copied");
         assert_eq!(*got, data[..]);
     }
+    assert_eq!(*store.bytes(&zip_view(&path, "a/large", &[1 << 16])).unwrap(), large[..]);
     assert_eq!(
         store.content_hash(&WeightView::Strided(zip_view(&path, "a/w", &[4, 6]))).unwrap(),
         store.content_hash(&WeightView::Strided(zip_view(&path, "a/d", &[4, 6]))).unwrap()

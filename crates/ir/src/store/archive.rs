@@ -23,6 +23,8 @@ pub const MAX_DEFLATE_RATIO: u64 = 1032;
 pub const MAX_ENTRIES: usize = 1 << 20;
 /// Bytes inflated at a time.
 const CHUNK: usize = 1 << 16;
+/// Largest entry that is inflated into memory: a file and a map each would cost more than its bytes.
+const MAX_INFLATED_IN_MEMORY: u64 = 1 << 16;
 
 /// How much one store may inflate, and how much it has.
 #[derive(Debug)]
@@ -133,7 +135,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Inflates into a temporary file without a name, and maps it.
+    /// Inflates a large entry into a temporary file without a name and maps it, a small one into memory.
     fn inflate(&self, entry: &str, index: usize, size: u64, budget: &Budget) -> Result<Map, StoreError> {
         let sum = budget.used.fetch_add(size, Ordering::Relaxed).saturating_add(size);
         if sum > budget.limit {
@@ -150,7 +152,11 @@ impl Archive {
         let mut zip = self.zip.clone();
         let mut reader =
             zip.by_index(index).map_err(|e| self.bad(entry, e.to_string(), "deflated data"))?.take(size + 1);
-        let mut out = tempfile::tempfile().map_err(io("make a temporary file to inflate into"))?;
+        let mut file = match size {
+            0..=MAX_INFLATED_IN_MEMORY => None,
+            _ => Some(tempfile::tempfile().map_err(io("make a temporary file to inflate into"))?),
+        };
+        let mut held = Vec::new();
         let mut written = 0u64;
         let mut chunk = vec![0u8; CHUNK];
         loop {
@@ -170,7 +176,10 @@ impl Archive {
                     &format!("the declared {size} bytes"),
                 ));
             }
-            out.write_all(&chunk[..n]).map_err(io("write a temporary file while inflating"))?;
+            match &mut file {
+                Some(f) => f.write_all(&chunk[..n]).map_err(io("write a temporary file while inflating"))?,
+                None => held.extend_from_slice(&chunk[..n]),
+            }
         }
         if written != size {
             return Err(self.bad(
@@ -179,6 +188,9 @@ impl Archive {
                 &format!("the declared {size}"),
             ));
         }
-        map_file(&out).map_err(io("map a temporary file"))
+        match &file {
+            Some(f) => map_file(f).map_err(io("map a temporary file")),
+            None => Ok(Map::Memory(held.into())),
+        }
     }
 }

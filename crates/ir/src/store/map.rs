@@ -7,13 +7,19 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-/// A mapped file; clones share the map.
+/// Bytes that stay where they are: a mapped file, or a few held in memory. Clones share them.
 #[derive(Clone, Debug)]
-pub(super) struct Map(Arc<Mmap>);
+pub(super) enum Map {
+    File(Arc<Mmap>),
+    Memory(Arc<[u8]>),
+}
 
 impl AsRef<[u8]> for Map {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        match self {
+            Map::File(map) => map,
+            Map::Memory(bytes) => bytes,
+        }
     }
 }
 
@@ -32,5 +38,5 @@ pub(super) fn map_file(file: &File) -> io::Result<Map> {
     // meanwhile, which no process can prevent; `WeightStore` documents it as the caller's duty for named files, and the
     // temporary files have no name that others could open.
     let map = unsafe { Mmap::map(file) }?;
-    Ok(Map(Arc::new(map)))
+    Ok(Map::File(Arc::new(map)))
 }
