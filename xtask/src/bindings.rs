@@ -3,7 +3,6 @@
 use std::process::Command;
 
 use crate::process::{Result, capture, root};
-use crate::setup::{LIBCLANG, install};
 
 /// The header.
 const HEADER: &str = "crates/trt-backend/cpp/shardweld_trt.h";
@@ -12,10 +11,12 @@ pub const BINDINGS: &str = "crates/trt-backend/src/live/bindings.rs";
 
 /// The text of [`BINDINGS`].
 pub fn bindings() -> Result<String> {
-    let libclang = install(&LIBCLANG)?;
-    let folder = libclang.parent().ok_or("libclang lies in no folder")?;
-    // SAFETY: no other thread of this program runs.
-    unsafe { std::env::set_var("LIBCLANG_PATH", folder) };
+    if std::env::var_os("LIBCLANG_PATH").is_none() {
+        return Err(
+            "LIBCLANG_PATH is not set; run this through `cargo xtask generate`, which installs libclang"
+                .into(),
+        );
+    }
     // The package has no compiler headers of its own (stddef.h), so the system compiler's are used.
     let include = capture(Command::new("g++").arg("-print-file-name=include"))?;
     let bindings = bindgen::Builder::default()

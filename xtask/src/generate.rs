@@ -26,6 +26,7 @@ pub struct Generate {
 /// Does it in a build of this program that has bindgen, which the other tasks need not wait for.
 #[cfg(not(feature = "bindgen"))]
 pub fn generate(args: &Generate) -> Result<()> {
+    let libclang = crate::setup::install(&crate::setup::LIBCLANG)?;
     let mut c = crate::process::cargo(&[
         "run",
         "--quiet",
@@ -36,6 +37,7 @@ pub fn generate(args: &Generate) -> Result<()> {
         "--",
         "generate",
     ]);
+    c.env("LIBCLANG_PATH", libclang.parent().ok_or("libclang lies in no folder")?);
     if args.check {
         c.arg("--check");
     }
@@ -81,7 +83,7 @@ pub fn generate(args: &Generate) -> Result<()> {
         run(&mut cargo(&["run", "--quiet", "--package", "shardweld-rewrite", "--example", "prove_rules"]))?;
     }
     if let Some(python) = &args.torch {
-        let all = recorded::names().into_iter().map(str::to_owned).collect();
+        let all: Vec<String> = recorded::names().into_iter().map(str::to_owned).collect();
         recorded::regenerate(python, if args.set.is_empty() { &all } else { &args.set })?;
     }
     stale.extend(recorded::stale()?);

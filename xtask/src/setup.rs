@@ -24,7 +24,7 @@ pub const TENSORRT_RTX: Package = Package {
 };
 
 /// The library that bindgen parses headers with.
-#[cfg(feature = "bindgen")]
+#[cfg(not(feature = "bindgen"))]
 pub const LIBCLANG: Package =
     Package { folder: "libclang", requirements: "libclang.txt", file: "clang/native/libclang.so" };
 

@@ -124,12 +124,12 @@ pub fn text(b: &Built<'_>) -> String {
             ranks(&e.ranks),
         ));
     }
-    let world = b.source.mesh().world_size();
+    let covered: usize = b.traces.iter().map(|t| t.ranks.len()).sum();
     match b.library {
         Some(l) => lines.push(format!(
             "{} for {} by {} {}",
             plural(b.engines.len(), "engine"),
-            plural(world as usize, "rank"),
+            plural(covered, "rank"),
             l.flavour(),
             l.version()
         )),
@@ -145,7 +145,7 @@ pub fn text(b: &Built<'_>) -> String {
             lines.push(format!(
                 "{} for {}, not built",
                 plural(b.traces.len(), "network"),
-                plural(world as usize, "rank")
+                plural(covered, "rank")
             ));
         }
     }
