@@ -2,6 +2,7 @@
 //! report.
 //!
 //! ```no_run
+//! # use std::error::Error;
 //! use shardweld_ir::{Graph, WeightStore};
 //! use shardweld_trt::build::{BuildOptions, build_all};
 //! use shardweld_trt::flavour::Flavour;
@@ -10,13 +11,12 @@
 //! use shardweld_trt::placement::source_collectives;
 //! use shardweld_trt::target::Target;
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! # let (source, rewritten): (Graph, Graph) = unimplemented!();
+//! # fn engines(source: &Graph, rewritten: &Graph) -> Result<(), Box<dyn Error>> {
 //! let library = Library::find(Flavour::TensorRtRtx, None)?;
 //! let target = Target { flavour: library.flavour(), version: library.version() };
 //! let weights = WeightStore::new();
 //! let options = LowerOptions { target: Some(target), ..LowerOptions::default() };
-//! let traces = lower_all(&rewritten, &options, &weights)?;
+//! let traces = lower_all(rewritten, &options, &weights)?;
 //! let options = BuildOptions {
 //!     library: &library,
 //!     compute_capability: Some(80),
@@ -25,7 +25,7 @@
 //!     progress: None,
 //! };
 //! for engine in build_all(&traces, &weights, "out".as_ref(), "model", &options)? {
-//!     engine.placement.require_sources(&source_collectives(&source))?;
+//!     engine.placement.require_sources(&source_collectives(source))?;
 //!     println!("{} for ranks {:?}", engine.path.display(), engine.ranks);
 //! }
 //! # Ok(()) }

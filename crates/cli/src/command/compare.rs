@@ -88,13 +88,24 @@ pub fn compare(args: &Compare) -> Result<Answer> {
             "max_abs": if d.max_abs.is_finite() { json!(d.max_abs) } else { json!("inf") },
             "max_ulp": if d.max_ulp == u64::MAX { json!("inf") } else { json!(d.max_ulp) }, "close": close}));
     }
-    let text = format!(
+    // A rank's output that one run did not give must not go unseen beside those that agree.
+    let alone: Vec<&String> = a
+        .keys()
+        .filter(|k| !b.contains_key(*k))
+        .chain(b.keys().filter(|k| !a.contains_key(*k)))
+        .filter(|k| k.contains("/out/") && k.starts_with("rank"))
+        .collect();
+    let mut text = format!(
         "{}\n{} tensors compared, {} too far",
         table(&["tensor", "type", "cosine", "max abs", "max ulp"], &rows),
         shared.len(),
         beyond.len()
     );
-    let json = json!({"compared": shared.len(), "too_far": beyond.len(), "min_cosine": args.min_cosine,
+    if !alone.is_empty() {
+        let names: Vec<&str> = alone.iter().map(|k| k.as_str()).collect();
+        text.push_str(&format!("\noutputs that only one of the files has: {}", names.join(", ")));
+    }
+    let json = json!({"compared": shared.len(), "only_in_one": alone, "too_far": beyond.len(), "min_cosine": args.min_cosine,
         "max_abs": args.max_abs, "tensors": list});
     let no = (!beyond.is_empty()).then(|| {
         Problem::new(format!("{} of {} tensors are too far apart", beyond.len(), shared.len()))

@@ -63,3 +63,15 @@ fn another_shape_is_a_no() {
     file(&b, &[("y", &[1.0, 2.0])]);
     shardweld(&["compare", arg(&a), arg(&b)]).says_no(&["f32[1] against f32[2]"]);
 }
+
+#[test]
+fn an_output_that_one_file_lacks_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (dir.path().join("a.safetensors"), dir.path().join("b.safetensors"));
+    file(&a, &[("rank0/out/y", &[1.0]), ("rank1/out/y", &[1.0]), ("rank0/in/x", &[1.0])]);
+    file(&b, &[("rank0/out/y", &[1.0])]);
+    let call = shardweld(&["compare", arg(&a), arg(&b)]).done();
+    assert!(call.stdout.contains("only one of the files has: rank1/out/y"), "{}", call.stdout);
+    let call = shardweld(&["compare", arg(&b), arg(&b)]).done();
+    assert!(!call.stdout.contains("only one"), "{}", call.stdout);
+}
