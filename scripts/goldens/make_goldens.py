@@ -20,6 +20,16 @@ from safetensors.torch import save_file
 FLOATS = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
+def sort_metadata(path):
+    """Puts the metadata of a safetensors file in order; the library writes them in another one each time."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    path.write_bytes(data[:8] + text.ljust(size) + data[8 + size :])
+
+
 class Family:
     """Cases of one file."""
 
@@ -43,6 +53,7 @@ class Family:
     def save(self, folder):
         path = folder / f"goldens_{self.name}.safetensors"
         save_file(self.tensors, path, metadata=self.cases)
+        sort_metadata(path)
         print(f"{path}: {len(self.cases)} cases, {path.stat().st_size} bytes")
 
 
