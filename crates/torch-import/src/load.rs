@@ -141,6 +141,13 @@ fn public_names(
             return bad(format!("{} {what} are named, the graph has {}", given.len(), values.len()));
         }
         for (g, (name, v)) in given.iter().zip(values) {
+            // Names become keys of tensor files and of engines, where `/` separates a key's parts.
+            if g.name.is_empty() || g.name.contains(|c: char| c == '/' || c.is_control()) {
+                return bad(format!(
+                    "{:?} of the {what} is no name; expected text without `/` and control characters",
+                    g.name
+                ));
+            }
             let found = ssa.ty(*v).shape.as_static();
             if g.shape.is_some() && g.shape != found {
                 return bad(format!(

@@ -346,6 +346,14 @@ fn a_public_element_type_was_not_compared_with_the_graph() {
     refused(public(&json!([{"name": "in", "dtype": "quux"}])), &["side.json", "`in`", "`quux`"]);
 }
 
+#[test]
+fn public_names_were_not_checked() {
+    for bad in ["", "a/b", "a\nb"] {
+        refused(public(&json!([{"name": bad}])), &["side.json", "is no name"]);
+    }
+    public(&json!([{"name": "a.b-c d"}])).unwrap();
+}
+
 /// x cut in two halves, one of which is used.
 fn half(start: i64, op: &str) -> Vec<u8> {
     let cut = json!({"self": {"as_tensor": {"name": "x"}}, "dim": {"as_int": 1}, "start": {"as_int": start}, "end": {"as_int": start + 4}});
