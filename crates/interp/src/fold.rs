@@ -85,18 +85,8 @@ fn known_values(graph: &Graph, order: &[NodeId]) -> Result<FxHashMap<NodeId, Vec
     for &id in order {
         let node = graph.node(id);
         let leaf = matches!(node.op, Op::Constant(_) | Op::Iota { .. });
-        let runs_anywhere = !matches!(
-            node.op,
-            Op::Input { .. }
-                | Op::Weight(_)
-                | Op::Collective { .. }
-                | Op::OwnSlice { .. }
-                | Op::OwnPad { .. }
-                | Op::AxisSelect { .. }
-                | Op::GroupRank { .. }
-        );
         let small = node.results.iter().all(|t| t.bytes().is_some_and(|b| b <= MAX_INTERMEDIATE_BYTES));
-        if !small || !runs_anywhere || (node.operands.is_empty() && !leaf) {
+        if !small || !node.op.is_local() || (node.operands.is_empty() && !leaf) {
             continue;
         }
         let operands: Option<Vec<&Tensor>> =

@@ -587,6 +587,21 @@ impl Op {
         }
     }
 
+    /// Whether the result follows from operands and attributes alone, the same on every rank: no communication, no position in a
+    /// group, and neither input nor weight.
+    pub const fn is_local(&self) -> bool {
+        !matches!(
+            self,
+            Op::Input { .. }
+                | Op::Weight(_)
+                | Op::Collective { .. }
+                | Op::OwnSlice { .. }
+                | Op::OwnPad { .. }
+                | Op::AxisSelect { .. }
+                | Op::GroupRank { .. }
+        )
+    }
+
     /// Whether the op computes each result element from the operand elements at the same index only.
     pub const fn is_pointwise(&self) -> bool {
         matches!(self, Op::Cast { .. } | Op::Unary(_) | Op::Binary(_) | Op::BinaryScalar { .. } | Op::Select)

@@ -162,7 +162,7 @@ impl Unifier<'_> {
             }
             return Ok(());
         }
-        if !varies_locally(&first.op) {
+        if !first.op.is_local() {
             let p = programs.iter().find(|p| p.ssa.nodes[i].op != first.op).unwrap_or(&programs[0]);
             let reason = format!(
                 "{} in the first is {} in the second",
@@ -299,20 +299,6 @@ impl Unifier<'_> {
         self.graph.set_sources(id, sources.to_vec());
         Ok(id)
     }
-}
-
-/// Ops that involve no other rank and hold no name: attributes may differ by rank.
-fn varies_locally(op: &Op) -> bool {
-    !matches!(
-        op,
-        Op::Input { .. }
-            | Op::Weight(_)
-            | Op::Collective { .. }
-            | Op::OwnSlice { .. }
-            | Op::OwnPad { .. }
-            | Op::AxisSelect { .. }
-            | Op::GroupRank { .. }
-    )
 }
 
 /// Base, dimension and range, if the nodes are neighbouring slices of one value, in order, of equal length.
